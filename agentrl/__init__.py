@@ -1,0 +1,1 @@
+"""agentrl: multi-turn reinforcement learning for LLM agents. Start reading at `agentrl.run`."""

@@ -1,0 +1,1 @@
+"""Group → Rows → Batch: aligned tokens, advantages, packing. No torch here."""

@@ -1,0 +1,134 @@
+"""The command line and the YAML of `agentrl.configs` → a checked RunConfig.
+
+Hydra composes; the keys and types come from `agentrl.config` and from the environment's own `Config`. A mistake is
+one line that names the key and the nearest right one (exit code 2).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from typing import Any
+
+from hydra import compose, initialize_config_module
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
+
+from agentrl import plugins
+from agentrl.config import EnvSelection, RunConfig
+from agentrl.errors import ConfigError
+
+GROUPS = ("model", "engine")
+
+
+def load_config(env: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """The config of environment `env` with `key=value` overrides. Raises ConfigError."""
+    schema = _schema(env)
+    parsed = _parse(overrides)
+    for override in parsed:
+        _check_key(override, schema)
+    composed = _compose(env, schema, overrides)
+    try:
+        return RunConfig.model_validate(composed)
+    except ValidationError as error:
+        raise ConfigError(_one_line(error, composed)) from None
+
+
+def split_env(overrides: Sequence[str]) -> tuple[str | None, list[str]]:
+    """(NAME of the last `env=NAME`, the other overrides)."""
+    names = [o.removeprefix("env=") for o in overrides if o.startswith("env=")]
+    return (names[-1] if names else None), [o for o in overrides if not o.startswith("env=")]
+
+
+def _schema(env: str) -> dict[str, Any]:
+    """Every key with its default, the environment's own included."""
+    options = plugins.environment(env).Config
+    try:
+        selection = EnvSelection(name=env, options=options())
+    except ValidationError as error:
+        raise ConfigError(f"environment {env!r}: each option needs a default; {_one_line(error, {})}") from None
+    return RunConfig(env=selection).model_dump(mode="json")
+
+
+def _parse(overrides: Sequence[str]) -> list[Override]:
+    for text in overrides:
+        if "=" not in text:
+            raise ConfigError(f"{text!r} is not key=value; write for example train.steps=10")
+    try:
+        return OverridesParser.create().parse_overrides(list(overrides))
+    except HydraException as error:
+        raise ConfigError(f"can't read {' '.join(overrides)!r}: {_first_line(error)}") from None
+
+
+def _check_key(override: Override, schema: dict[str, Any]) -> None:
+    key = override.key_or_group
+    known = list(_keys(schema))
+    if override.is_add() or override.is_delete() or override.is_force_add():
+        raise ConfigError(f"{override.input_line!r}: keys can't be added or deleted; write {_nearest(key, known)}=value")
+    if override.is_sweep_override():
+        raise ConfigError(f"{override.input_line!r}: one value per key; start one run per value")
+    if key in GROUPS:
+        _check_choice(key, str(override.value()))
+    elif key not in known:
+        raise ConfigError(f"unknown key {key!r}; nearest: {_nearest(key, known)}. `--cfg` prints every key")
+
+
+def _check_choice(group: str, choice: str) -> None:
+    folder = resources.files("agentrl.configs") / group
+    choices = sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir())
+    if choice not in choices:
+        near = (difflib.get_close_matches(choice, choices, n=1, cutoff=0.0) or choices)[0]
+        hint = " A model by its folder or id is model.path=…" if group == "model" else ""
+        raise ConfigError(f"unknown {group} {choice!r}; nearest: {near}, known: {', '.join(choices)}.{hint}")
+
+
+def _compose(env: str, schema: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    ConfigStore.instance().store(name="schema", node=schema)
+    try:
+        with initialize_config_module(config_module="agentrl.configs", version_base="1.3"):
+            config = compose(config_name="run", overrides=[f"env={env}", *overrides])
+            resolved = OmegaConf.to_container(config, resolve=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(_first_line(error)) from None
+    assert isinstance(resolved, dict)
+    return {str(key): value for key, value in resolved.items()}
+
+
+def _keys(node: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in node.items():
+        if isinstance(value, dict):
+            yield from _keys(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
+def _nearest(key: str, known: list[str]) -> str:
+    """The most alike of the known keys; `lr` finds learning_rate."""
+    section, _, last = key.rpartition(".")
+
+    def likeness(candidate: str) -> float:
+        its_section, _, its_last = candidate.rpartition(".")
+        initials = "".join(word[0] for word in its_last.split("_"))
+        alike = 1.0 if last == initials else difflib.SequenceMatcher(None, last, its_last).ratio()
+        return alike + 0.25 * difflib.SequenceMatcher(None, section, its_section).ratio()
+
+    return max(known, key=likeness)
+
+
+def _one_line(error: ValidationError, values: Any) -> str:
+    """The first fault of a failed validation: key, value, what is expected."""
+    fault = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in fault["loc"] if part != "options")
+    message = fault["msg"].removeprefix("Value error, ")
+    return f"{key}={fault['input']!r}: {message}" if not isinstance(fault["input"], dict) else f"{key}: {message}"
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

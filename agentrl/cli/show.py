@@ -1,0 +1,95 @@
+"""`agentrl show TRAJECTORY`: every turn with its tokens, mask, logprobs and versions."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from agentrl.cli.transcript import ending_line, reward_text, visible
+from agentrl.errors import StoreError
+from agentrl.types import Sample, Trajectory, Turn
+
+Decode = Callable[[Sequence[int]], str]
+
+DEFAULT_DATABASE = "runs/agentrl.db"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("trajectory", help="its id, or the beginning of it")
+    parser.add_argument("--db", default=DEFAULT_DATABASE, help=f"database file or URL ({DEFAULT_DATABASE})")
+    parser.add_argument("--model", help="model folder whose tokenizer shows the text of each id (the run's)")
+
+
+def run(options: argparse.Namespace) -> int:
+    from agentrl.store.store import Store
+
+    if "://" not in options.db and not Path(options.db).is_file():
+        raise StoreError(f"{options.db}: no database there; name it with --db")
+    with Store.open(options.db) as store:
+        id = store.resolve("trajectory", options.trajectory)
+        sample = store.load_sample(id)
+        uses = store.steps_of(id)
+        run_record = next(record for record in store.runs() if record.id == sample.trajectory.run)
+    decode = _decoder(options.model or run_record.config.get("model_folder"))
+    print("\n".join(_head(sample)))
+    for turn in sample.trajectory.turns:
+        print("\n".join(_turn_lines(sample.trajectory, turn, decode)))
+    print(f"{ending_line(sample.trajectory)}  {reward_text(sample)}")
+    for use in uses:
+        row = use.row
+        print(
+            f"  trained on in step {use.step} of run {use.run} (ordinal {use.ordinal}): advantage {row.advantage:+.3f}, "
+            f"ratio mean {_number(row.ratio_mean)} max {_number(row.ratio_max)}, clipped {_number(row.clip_share)}"
+        )
+    return 0
+
+
+def _head(sample: Sample) -> list[str]:
+    trajectory = sample.trajectory
+    return [
+        f"trajectory {trajectory.id}  run {trajectory.run}  group {trajectory.group}",
+        f"task {trajectory.task.id} of {trajectory.task.env} {trajectory.env_version}  sample {trajectory.sample}  "
+        f"attempt {trajectory.attempt}  seed {trajectory.sampling_seed}",
+        f"renderer {trajectory.renderer_mode}  template {trajectory.template_hash[:12]}",
+    ]
+
+
+def _turn_lines(trajectory: Trajectory, turn: Turn, decode: Decode | None) -> list[str]:
+    versions = sorted(set(turn.versions))
+    lines = [
+        f"turn {turn.index}  sampler {turn.sampler}  context {len(trajectory.context(turn.index))} ids "
+        f"(keeps {turn.keep}, new {len(turn.prompt_ids)})  sampled {len(turn.sampled_ids)}  versions {versions}"
+    ]
+    lines += [f"  {message.role}: {visible(message.text)}" for message in turn.prompt_messages]
+    lines.append("  ids that nobody sampled (mask 0): " + _tokens(turn.prompt_ids, decode))
+    lines.append("  sampled (mask 1): " + ("" if turn.sampled_ids else "nothing"))
+    columns = zip(turn.sampled_ids, turn.logprobs, turn.versions, strict=True)
+    for place, (token, logprob, version) in enumerate(columns):
+        text = "" if decode is None else f"  {visible(decode([token]))!r}"
+        lines.append(f"    {place:4d}  id {token:7d}  logprob {_number(logprob):>8}  version {version}{text}")
+    for call in turn.tool_calls:
+        start, end = call.span
+        lines.append(
+            f"  call {visible(call.call.name)}({visible(call.call.arguments)}) ids [{start}, {end}) {call.status} "
+            f"→ {visible((call.result or '')[:200])}"
+        )
+    return lines
+
+
+def _tokens(ids: list[int], decode: Decode | None) -> str:
+    if decode is None:
+        return " ".join(map(str, ids))
+    return "|".join(visible(decode([token])).replace("\n", "\\n") for token in ids)
+
+
+def _decoder(model: str | None) -> Decode | None:
+    if model is None or not Path(model).is_dir():
+        return None
+    from agentrl.rollout.renderer import Renderer
+
+    return Renderer.from_pretrained(model).decode
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None or value != value else f"{value:.4f}"

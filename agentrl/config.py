@@ -1,0 +1,213 @@
+"""The typed configuration: every key, its type, default and meaning. Each key has a consumer.
+
+Hydra composes the YAML of `agentrl.configs` and the command line (see `agentrl.cli.compose`); the result is
+checked by `RunConfig`. Sections are named after the part that reads them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_serializer, model_validator
+
+from agentrl import plugins
+from agentrl.environment import EnvironmentConfig
+
+
+class Section(BaseModel):
+    """Unknown keys are refused, numbers are checked where they enter (G4)."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+
+class SamplingConfig(Section):
+    """How replies are sampled. Greedy evaluation uses temperature 0."""
+
+    temperature: float = Field(1.0, ge=0.0)
+    top_p: float = Field(1.0, gt=0.0, le=1.0)
+    top_k: int = Field(0, ge=0)
+    """0: no limit."""
+
+
+class LimitsConfig(Section):
+    """What ends or bounds an episode."""
+
+    max_turns: int = Field(8, ge=1)
+    max_turn_tokens: int = Field(512, ge=1)
+    """Sampled ids per turn; a reply that reaches it ends the episode as turn_length."""
+    max_episode_tokens: int = Field(8192, ge=1)
+    """Sampled ids per episode (token_budget)."""
+    max_context_tokens: int | None = Field(None, ge=1)
+    """Context window, checked before each call; None: the engine's."""
+    max_observation_tokens: int = Field(2048, ge=16)
+    """A longer observation keeps its head and tail."""
+    max_bad_calls: int = Field(4, ge=1)
+    """Replies in a row whose calls are all unusable; then parse_limit."""
+    tool_timeout_s: float = Field(10.0, gt=0)
+    turn_timeout_s: float = Field(120.0, gt=0)
+    episode_timeout_s: float = Field(600.0, gt=0)
+    grade_timeout_s: float = Field(60.0, gt=0)
+    max_abandoned_threads: int = Field(8, ge=0)
+    """Timed-out in-process tools can't be killed; past this many the run's tools are at fault."""
+
+
+class RolloutConfig(Section):
+    """How many rollouts run, and how faults are retried."""
+
+    concurrency: int = Field(256, ge=1)
+    max_attempts: int = Field(2, ge=1)
+    """Attempts per sample where the ending is a fault (R3)."""
+    renderer_mode: Literal["append"] = "append"
+
+
+class ModelConfig(Section):
+    """The weights to start from."""
+
+    path: str = "tiny"
+    """A Hugging Face folder or id, or "tiny": a small model made here by supervised warm start."""
+    cache_dir: str | None = None
+    """Where made models are kept; None: ~/.cache/agentrl."""
+
+
+class EngineConfig(Section):
+    """The inference server."""
+
+    name: Literal["embedded"] = "embedded"
+    threads: int | None = Field(None, ge=1)
+    """Torch threads; None: the machine's cores."""
+    max_batch_tokens: int = Field(1024, ge=16)
+    cache_tokens: int = Field(65536, ge=256)
+    """Size of the key-value pool in tokens; one request must fit alone."""
+    url: str | None = None
+    """A running server instead of one of ours (evaluation and rollouts only, until weights can be sent to it)."""
+    key: str | None = None
+    """The server's key; never stored."""
+    request_timeout_s: float = Field(120.0, gt=0)
+
+
+class AlgorithmConfig(Section):
+    """GRPO: advantages and loss."""
+
+    group_size: int = Field(16, ge=1)
+    groups_per_step: int = Field(8, ge=1)
+    normalize_std: bool = True
+    clip_low: float = Field(0.2, gt=0, lt=1)
+    clip_high: float = Field(0.28, gt=0)
+    aggregation: Literal["token", "trajectory"] = "token"
+    shuffle_rewards: bool = False
+    """A control: rewards are shuffled within each group before advantages, so nothing can be learnt."""
+
+    @model_validator(mode="after")
+    def _group_of_one(self) -> AlgorithmConfig:
+        if self.group_size < 2:
+            raise ValueError("group_size must be at least 2: an advantage is relative to a group's other samples")
+        return self
+
+
+class TrainConfig(Section):
+    """The trainer."""
+
+    steps: int = Field(20, ge=0)
+    learning_rate: float = Field(1e-4, gt=0)
+    warmup_steps: int = Field(0, ge=0)
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    weight_decay: float = Field(0.0, ge=0)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.99, ge=0, lt=1)
+    max_grad_norm: float = Field(1.0, gt=0)
+    updates_per_step: int = Field(1, ge=1)
+    """Batches (optimizer updates) that a step's Rows are split into."""
+    micro_batch_tokens: int = Field(1024, ge=1)
+    """Token budget of one forward pass; a longer Row goes alone."""
+    logprob_chunk_tokens: int = Field(1024, ge=1)
+    """Tokens whose logits exist at once."""
+    max_bad_updates: int = Field(3, ge=1)
+    """Updates in a row that are not finite before the run stops (G3)."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int | None = Field(None, ge=1)
+    checkpoint_every: int = Field(0, ge=0)
+    """Steps between checkpoints; 0: only at the end."""
+
+
+class EvalConfig(Section):
+    """The held-out measure."""
+
+    tasks: int = Field(300, ge=1)
+    every: int = Field(0, ge=0)
+    """Steps between evaluations; 0: only before and after."""
+    sampled: bool = True
+    """Also measure with the training's sampling, beside greedy."""
+    success_reward: float = 1.0
+    """A reward of at least this counts as success."""
+
+
+class SftConfig(Section):
+    """The warm start by `agentrl sft`."""
+
+    demonstrations: int = Field(512, ge=1)
+    steps: int = Field(150, ge=1)
+    batch_size: int = Field(32, ge=1)
+    """Demonstrations per update."""
+    learning_rate: float = Field(2e-3, gt=0)
+
+
+class StoreConfig(Section):
+    """The database."""
+
+    url: str | None = None
+    """SQLAlchemy URL; None: sqlite file agentrl.db in the runs folder."""
+
+
+class EnvSelection(BaseModel):
+    """The chosen environment. Flat where it is written: `{"name": "calculator", "level": 1}`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    options: SerializeAsAny[EnvironmentConfig]
+    """Typed by the environment's own `Config`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_flat(cls, value: Any) -> Any:
+        if not isinstance(value, dict) or "options" in value:
+            return value
+        flat = dict(value)
+        name = flat.pop("name")
+        return {"name": name, "options": plugins.environment(name).Config.model_validate(flat)}
+
+    @model_serializer
+    def _to_flat(self) -> dict[str, Any]:
+        return {"name": self.name, **self.options.model_dump(mode="json")}
+
+
+class RunConfig(Section):
+    """Everything that a run depends on. Stored with the run, without secrets."""
+
+    env: EnvSelection
+    model: ModelConfig = ModelConfig()
+    engine: EngineConfig = EngineConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    limits: LimitsConfig = LimitsConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    train: TrainConfig = TrainConfig()
+    eval: EvalConfig = EvalConfig()
+    sft: SftConfig = SftConfig()
+    store: StoreConfig = StoreConfig()
+    seed: int = 0
+    runs_dir: str = "runs"
+    name: str | None = None
+    """Folder name of the run; None: the time and the environment."""
+
+    def public(self) -> dict[str, Any]:
+        """The config as stored and printed: secrets are left out."""
+        dump = self.model_dump(mode="json")
+        dump["engine"]["key"] = None if self.engine.key is None else "***"
+        dump["store"]["url"] = None if self.store.url is None else _without_password(self.store.url)
+        return dump
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"//([^:/@]*):[^@]*@", r"//\1:***@", url)

@@ -1,0 +1,1 @@
+"""The inference servers. `embedded` runs in this process on CPU or GPU; torch and transformers load only there."""

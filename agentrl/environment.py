@@ -1,0 +1,105 @@
+"""The environment contract. The smallest environment is `tasks`, one tool function and `grade`.
+
+One instance lives for one episode. The AgentLoop calls, in this order::
+
+    tasks (class)  sandbox  reset  ( reply → tools → step )*  collect  grade (class)  close
+
+Plain Python errors are fine: the loop catches what `reset`, `step`, `collect` and `grade` raise and records it
+as the rollout's ending or as an unmeasured grade; it never reaches the siblings.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import BaseModel, ConfigDict
+
+from agentrl.sandbox import Sandbox, SandboxSpec
+from agentrl.tool import Tool, ToolResult
+from agentrl.types import Artifacts, Grade, Message, Task, Trajectory
+
+Chat = Callable[[str, list[Message]], Awaitable[Message]]
+"""(agent, messages) → reply: a user simulator or judge. Its turns are recorded with trained = False."""
+Oracle = Callable[[list[Message]], Message]
+"""The conversation so far → the next assistant message of a scripted solver."""
+
+
+class EnvironmentConfig(BaseModel):
+    """Base of an environment's options. Each field is a key `env.<field>` on the command line."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EnvironmentContext:
+    """What an episode may use."""
+
+    sandbox: Sandbox | None
+    seed: int
+    """Equal for the samples of one group."""
+    deadline: float
+    """On the clock of `time.monotonic`."""
+    chat: Chat | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepResult:
+    """What follows a reply."""
+
+    messages: list[Message] = field(default_factory=list)
+    reward: float = 0.0
+    terminated: bool = False
+    """The episode is over."""
+    truncated: bool = False
+    """The environment cut it off; the stop reason is env_truncated."""
+
+
+class Environment(ABC):
+    """One episode of one task. A plugin subclasses it and registers in the entry-point group agentrl.envs."""
+
+    Config: type[EnvironmentConfig] = EnvironmentConfig
+    version: str = "0"
+    """Changes when tasks, observations or grading change; stored with each trajectory."""
+    tools: Sequence[Tool] = ()
+
+    def __init__(self, config: EnvironmentConfig) -> None:
+        self.config = config
+
+    @classmethod
+    @abstractmethod
+    def tasks(cls, config: EnvironmentConfig, split: str) -> Sequence[Task]:
+        """The tasks of "train" or "held_out", always the same for the same config."""
+
+    def sandbox(self, task: Task) -> SandboxSpec | None:
+        """The box that the episode needs; None: no box."""
+        return None
+
+    async def reset(self, task: Task, ctx: EnvironmentContext) -> list[Message]:
+        """Start; returns the first messages of the conversation."""
+        return task.messages
+
+    async def step(self, reply: Message, results: Sequence[ToolResult]) -> StepResult:
+        """Answer a reply. By default tool results go back, and a reply without calls ends the episode."""
+        pairs = zip(reply.tool_calls, results, strict=True)
+        messages = [Message(role="tool", content=r.content, tool_call_id=c.id, name=c.name) for c, r in pairs]
+        return StepResult(messages=messages, terminated=not results or any(r.terminated for r in results))
+
+    async def collect(self) -> Artifacts:
+        """What grading needs besides the turns; stored before grading."""
+        return Artifacts()
+
+    @classmethod
+    @abstractmethod
+    async def grade(
+        cls, task: Task, trajectory: Trajectory, artifacts: Artifacts, ctx: EnvironmentContext
+    ) -> Grade:
+        """Measure the episode. It may run again years later: use only what is passed in."""
+
+    async def close(self) -> None:  # noqa: B027 - optional hook, not forgotten
+        """Release what the episode holds."""
+
+    def oracle(self, task: Task) -> Oracle | None:
+        """A scripted solver for warm starts and checks, if there is one."""
+        return None

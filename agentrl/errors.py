@@ -1,0 +1,84 @@
+"""The error vocabulary. Every message names what is wrong, where, and what to do.
+
+Plugin code raises plain Python errors; the AgentLoop attributes them once, at the boundary, to a StopReason
+(see `RolloutFault`). Elsewhere errors propagate to the command line, which prints one line and exits.
+"""
+
+from __future__ import annotations
+
+from agentrl.types import StopReason
+
+
+class AgentRLError(Exception):
+    """Base of all errors that a user can act on. Exit code 1."""
+
+    exit_code = 1
+
+
+class ConfigError(AgentRLError):
+    """A key, a value or a combination that can't be right. Exit code 2."""
+
+    exit_code = 2
+
+
+class PluginError(ConfigError):
+    """An environment, tool or sandbox that isn't there or doesn't load."""
+
+
+class ModelError(AgentRLError):
+    """A model or tokenizer that isn't there or can't be trained."""
+
+
+class TemplateError(ModelError):
+    """A chat template that can't be rendered turn by turn without changing what was sampled."""
+
+
+class StoreError(AgentRLError):
+    """A database that can't be used, or a record that can't be read."""
+
+
+class LeaseLost(StoreError):
+    """The group was given to another worker; this one may no longer write to it."""
+
+
+class RowError(AgentRLError):
+    """Lengths that don't agree: the Row is refused by name of trajectory and turn (T5)."""
+
+
+class PublishError(AgentRLError):
+    """An engine that didn't prove that it holds the published weights (V2)."""
+
+
+class TrainingError(AgentRLError):
+    """Training can't go on: too many updates in a row were not finite (G3), or no group had a signal."""
+
+
+class RolloutFault(AgentRLError):
+    """A fault that ends one rollout, as data. `stop_reason` says which ending it is."""
+
+    stop_reason = StopReason.ENV_ERROR
+
+    @classmethod
+    def of(cls, stop_reason: StopReason, message: str) -> RolloutFault:
+        """A fault with the given ending."""
+        fault = cls(message)
+        fault.stop_reason = stop_reason
+        return fault
+
+
+class EngineError(RolloutFault):
+    """The engine refused, failed or returned something that can't be recorded."""
+
+    stop_reason = StopReason.ENGINE_ERROR
+
+
+class SandboxError(RolloutFault):
+    """The sandbox isn't there any more. A command that fails is a result, not this."""
+
+    stop_reason = StopReason.SANDBOX_ERROR
+
+
+class ToolFault(RolloutFault):
+    """Tools can't be run any more in this process (too many abandoned threads)."""
+
+    stop_reason = StopReason.TOOL_ERROR

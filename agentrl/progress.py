@@ -1,0 +1,175 @@
+"""What a run tells the world while it goes: a metrics file, a curve, and whoever watches."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from agentrl.types import Group, Sample
+
+
+class Watcher(Protocol):
+    """A display. All calls return at once."""
+
+    def phase(self, name: str, total: int) -> None:
+        """Work of `total` parts begins."""
+
+    def advance(self) -> None:
+        """One part is done."""
+
+    def event(self, kind: str, values: dict[str, Any]) -> None:
+        """Something was measured: kind is run, model, sft, eval, step or note."""
+
+
+class Silent:
+    """Nobody watches."""
+
+    def phase(self, name: str, total: int) -> None: ...
+
+    def advance(self) -> None: ...
+
+    def event(self, kind: str, values: dict[str, Any]) -> None: ...
+
+
+class MetricsFile:
+    """metrics.jsonl: one JSON object per event, flushed as it happens. NaN is written as null."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, kind: str, values: dict[str, Any]) -> None:
+        record = {"kind": kind, "time": round(time.time(), 3), **plain(values)}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it: NaN and infinities become None."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalResult:
+    """A held-out measure. Means are over measured trajectories; what they leave out is counted (R2)."""
+
+    sampling: str
+    """greedy or sampled."""
+    success: float
+    reward: float
+    num_tasks: int
+    num_unmeasured: int
+    endings: dict[str, int]
+    version: int
+    seconds: float
+
+
+def summarize(
+    groups: Sequence[Group], *, sampling: str, success_reward: float, version: int, seconds: float
+) -> EvalResult:
+    """The result of an evaluation with one or more samples per task."""
+    samples = [sample for group in groups for sample in group.samples]
+    rewards = [sample.reward for sample in samples if sample.reward is not None]
+    return EvalResult(
+        sampling=sampling,
+        success=mean([float(reward >= success_reward) for reward in rewards]),
+        reward=mean(rewards),
+        num_tasks=len(samples),
+        num_unmeasured=len(samples) - len(rewards),
+        endings=endings(samples),
+        version=version,
+        seconds=seconds,
+    )
+
+
+def endings(samples: Sequence[Sample]) -> dict[str, int]:
+    """How many trajectories ended in each StopReason."""
+    return dict(Counter(str(sample.trajectory.stop_reason) for sample in samples))
+
+
+def rollout_metrics(groups: Sequence[Group], seconds: float) -> dict[str, Any]:
+    """What a step's rollouts were like. Counts trajectories, never Rows."""
+    samples = [sample for group in groups for sample in group.samples]
+    turns = [turn for sample in samples for turn in sample.trajectory.turns]
+    calls = Counter(str(call.status) for turn in turns for call in turn.tool_calls)
+    num_sampled = sum(sample.trajectory.num_sampled for sample in samples)
+    return {
+        "rollouts": len(samples),
+        "turns_mean": mean([float(len(sample.trajectory.turns)) for sample in samples]),
+        "num_sampled_tokens": num_sampled,
+        "tokens_per_s": num_sampled / seconds,
+        "endings": endings(samples),
+        "tool_calls": dict(calls),
+        "unmeasured_reasons": dict(Counter(s.grade.unmeasured for s in samples if s.grade and s.grade.unmeasured)),
+    }
+
+
+@contextmanager
+def phase(seconds: dict[str, float], name: str) -> Iterator[None]:
+    """Put the wall time of a block into `seconds[name]`."""
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        seconds[name] = time.monotonic() - started
+
+
+def mean(values: Sequence[float]) -> float:
+    """NaN for no values: a mean of nothing is not 0."""
+    return sum(values) / len(values) if values else math.nan
+
+
+@dataclass(kw_only=True, slots=True)
+class Summary:
+    """summary.json: how a run went, and where everything is."""
+
+    run: str
+    command: str
+    env: str
+    seed: int
+    seconds: float
+    steps: int
+    held_out_before: float | None
+    held_out_after: float | None
+    sampled_before: float | None
+    sampled_after: float | None
+    num_held_out_tasks: int
+    paths: dict[str, str]
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        text = json.dumps(plain(asdict(self)), indent=2)
+        (folder / "summary.json").write_text(text + "\n", encoding="utf-8")
+
+
+def draw_curve(metrics_file: Path, picture: Path) -> None:
+    """Reward per step and held-out success, from the metrics file, as a PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    records = [json.loads(line) for line in metrics_file.read_text(encoding="utf-8").splitlines()]
+    steps = [r for r in records if r["kind"] == "step" and r["reward_mean"] is not None]
+    evals = [r for r in records if r["kind"] == "eval"]
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.plot([r["ordinal"] + 0.5 for r in steps], [r["reward_mean"] for r in steps], label="reward of a step's rollouts")
+    for sampling, marker in (("greedy", "o-"), ("sampled", "s--")):
+        points = [r for r in evals if r["sampling"] == sampling and r["success"] is not None]
+        axes.plot([r["ordinal"] for r in points], [r["success"] for r in points], marker, label=f"held-out, {sampling}")
+    axes.set(xlabel="GRPO step", ylabel="share solved", ylim=(-0.02, 1.02))
+    axes.grid(alpha=0.3)
+    axes.legend(loc="lower right")
+    figure.savefig(picture, dpi=120)

@@ -1,0 +1,1 @@
+"""Task → Trajectory: the AgentLoop and what it needs."""

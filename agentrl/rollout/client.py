@@ -1,0 +1,50 @@
+"""The InferenceClient contract: ids in, sampled ids with logprobs and versions out."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Protocol
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SamplingParams:
+    """How one call samples."""
+
+    max_tokens: int
+    temperature: float
+    top_p: float = 1.0
+    top_k: int = 0
+    """0: no limit."""
+    seed: int
+    stop_token_ids: tuple[int, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The parameters as stored with the call."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VersionSpan:
+    """[start, end) of the sampled ids came from one policy version."""
+
+    version: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Generation:
+    """What one call sampled. `ids`, `logprobs` and the spans agree in length; the stop id is the last id."""
+
+    request_id: str
+    engine: str
+    ids: list[int]
+    logprobs: list[float]
+    spans: list[VersionSpan]
+    finish_reason: Literal["stop", "length", "abort"]
+
+
+class InferenceClient(Protocol):
+    """One method. Raises `EngineError` for everything that can't be recorded as sampled ids."""
+
+    async def generate(self, ids: list[int], sampling: SamplingParams, request_id: str) -> Generation: ...

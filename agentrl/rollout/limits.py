@@ -1,0 +1,37 @@
+"""What bounds an episode: the tokens of the next call, and the length of an observation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from agentrl.config import LimitsConfig
+from agentrl.types import StopReason
+
+CHARACTERS_PER_TOKEN = 16
+"""More than a token holds on average in any text: a flood is cut to this before it is tokenised."""
+
+
+def call_budget(limits: LimitsConfig, window: int, num_context: int, num_sampled: int) -> tuple[int, StopReason]:
+    """How many ids the next call may sample, and the ending if it uses them all. Zero or less: it can't start."""
+    bounds = [
+        (limits.max_turn_tokens, StopReason.TURN_LENGTH),
+        (limits.max_episode_tokens - num_sampled, StopReason.TOKEN_BUDGET),
+        (window - num_context, StopReason.CONTEXT_OVERFLOW),
+    ]
+    return min(bounds, key=lambda bound: bound[0])
+
+
+def cap_observation(
+    text: str, max_tokens: int, encode: Callable[[str], list[int]], decode: Callable[[list[int]], str]
+) -> str:
+    """`text`, or its head and tail around a line that says how much is left out."""
+    if len(text) <= max_tokens // 4:  # at most four bytes a character, at least one byte a token
+        return text
+    half = max_tokens // 2
+    head_text, tail_text = text[: half * CHARACTERS_PER_TOKEN], text[-half * CHARACTERS_PER_TOKEN :]
+    is_short = len(text) <= 2 * half * CHARACTERS_PER_TOKEN
+    if is_short and len(encode(text)) <= max_tokens:
+        return text
+    head, tail = decode(encode(head_text)[:half]), decode(encode(tail_text)[-half:])
+    num_left_out = max(0, len(text) - len(head) - len(tail))
+    return f"{head}\n[... {num_left_out} characters left out ...]\n{tail}"

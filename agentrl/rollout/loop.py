@@ -1,0 +1,385 @@
+"""The AgentLoop: one task to one finished, stored and graded trajectory.
+
+Every rollout ends in exactly one StopReason (R1). What the environment, a tool or the engine raises is attributed
+here, at the boundary, and becomes data; nothing reaches the siblings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from agentrl.config import LimitsConfig, SamplingConfig
+from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, StepResult
+from agentrl.errors import EngineError, RolloutFault, StoreError
+from agentrl.rollout.client import Generation, SamplingParams
+from agentrl.rollout.limits import call_budget, cap_observation
+from agentrl.rollout.parser import ToolCallParser, bad_call_observation
+from agentrl.rollout.recorder import Recorder
+from agentrl.rollout.renderer import Renderer
+from agentrl.rollout.samplers import ReplySampler
+from agentrl.rollout.tools import ToolRunner
+from agentrl.tool import ToolContext, ToolResult
+from agentrl.types import (
+    CallStatus,
+    EngineCall,
+    Grade,
+    Message,
+    ParsedCall,
+    Sample,
+    Sampler,
+    StopReason,
+    Task,
+    Trajectory,
+    Turn,
+    derive_seed,
+)
+
+T = TypeVar("T")
+MAX_ERROR_CHARACTERS = 2000
+MAX_ECHO_CHARACTERS = 200
+"""Of its own bad call that the model is shown."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RolloutSpec:
+    """Which rollout to run: its place in the plan, from which all seeds follow."""
+
+    run: str
+    task: Task
+    group: str | None
+    ordinal: int = 0
+    lease_generation: int = 0
+    sample: int = 0
+    attempt: int = 0
+    reissue: int = 0
+    run_seed: int = 0
+
+    @property
+    def env_seed(self) -> int:
+        """Shared by the samples of a group."""
+        return derive_seed(self.run_seed, self.task.key, self.ordinal, "env")
+
+    @property
+    def sampling_seed(self) -> int:
+        """Of this attempt; a re-issue after a crash keeps it."""
+        return derive_seed(self.run_seed, self.task.key, self.ordinal, self.sample, self.attempt)
+
+
+@dataclass(kw_only=True, slots=True)
+class _Episode:
+    """What one rollout holds while it runs."""
+
+    env: Environment
+    trajectory: Trajectory
+    sampler: ReplySampler
+    deadline: float
+    """On the clock of `time.monotonic`."""
+    ids: list[int] = field(default_factory=list)
+    """The full context so far."""
+    messages: list[Message] = field(default_factory=list)
+    num_bad_replies: int = 0
+    """Replies in a row whose calls were all unusable."""
+
+
+class AgentLoop:
+    """Plays episodes of one environment. Thousands of `run` calls may be in flight in one process."""
+
+    def __init__(
+        self,
+        *,
+        env_class: type[Environment],
+        env_config: EnvironmentConfig,
+        sampler: Callable[[Environment, Task], ReplySampler],
+        renderer: Renderer,
+        parser: ToolCallParser,
+        recorder: Recorder,
+        limits: LimitsConfig,
+        sampling: SamplingConfig,
+        window: int,
+    ) -> None:
+        """`window` is the engine's context length in tokens."""
+        self.env_class = env_class
+        self.env_config = env_config
+        self.sampler = sampler
+        self.renderer = renderer
+        self.parser = parser
+        self.recorder = recorder
+        self.limits = limits
+        self.sampling = sampling
+        self.window = min(window, limits.max_context_tokens or window)
+        self.tool_runner = ToolRunner(limits)
+
+    async def run(self, spec: RolloutSpec) -> Sample:
+        """Play, store and grade one rollout. Raises StoreError, and CancelledError after recording it."""
+        trajectory = self._new_trajectory(spec)
+        await self.recorder.begin(trajectory, spec.lease_generation)
+        env: Environment | None = None
+        try:
+            env = self.env_class(self.env_config)
+            await self._play_to_the_end(env, trajectory)
+            if trajectory.stop_reason and trajectory.stop_reason.ending.graded:
+                await self._collect(env, trajectory)
+        except asyncio.CancelledError:
+            _end(trajectory, StopReason.CANCELLED, "cancelled")
+            raise
+        except StoreError as error:
+            _end(trajectory, StopReason.INTERRUPTED, str(error))
+            raise
+        except Exception as error:
+            _end(trajectory, StopReason.ENV_ERROR, _describe("environment", error))
+        finally:
+            await self._close(env, trajectory)
+        return await self._grade(trajectory)
+
+    # ---- one episode ----
+
+    async def _play_to_the_end(self, env: Environment, trajectory: Trajectory) -> None:
+        deadline = time.monotonic() + self.limits.episode_timeout_s
+        sampler = self.sampler(env, trajectory.task)
+        episode = _Episode(env=env, trajectory=trajectory, sampler=sampler, deadline=deadline)
+        try:
+            async with asyncio.timeout(self.limits.episode_timeout_s):
+                reason = await self._play(episode)
+            _end(trajectory, reason, None)
+        except TimeoutError:
+            _end(trajectory, StopReason.EPISODE_TIMEOUT, f"longer than {self.limits.episode_timeout_s:g} s")
+        except RolloutFault as fault:
+            _end(trajectory, fault.stop_reason, str(fault)[:MAX_ERROR_CHARACTERS])
+
+    async def _play(self, episode: _Episode) -> StopReason:
+        new_messages = await self._reset(episode)
+        specs = [tool.spec() for tool in episode.env.tools]
+        new_ids = self.renderer.start(new_messages, specs)
+        while len(episode.trajectory.turns) < self.limits.max_turns:
+            num_context = len(episode.ids) + len(new_ids)
+            max_tokens, bound = call_budget(self.limits, self.window, num_context, episode.trajectory.num_sampled)
+            if max_tokens < 1:
+                return bound
+            turn, is_cut = await self._sample_turn(episode, new_ids, new_messages, max_tokens)
+            if is_cut:
+                return bound
+            step = await self._answer(episode, turn)
+            if step.terminated or step.truncated:
+                return StopReason.COMPLETED if step.terminated else StopReason.ENV_TRUNCATED
+            if episode.num_bad_replies >= self.limits.max_bad_calls:
+                return StopReason.PARSE_LIMIT
+            new_messages = self._capped(step.messages)
+            new_ids = self.renderer.extend(turn.message, turn.sampled_ids, new_messages, specs)
+        return StopReason.MAX_TURNS
+
+    async def _reset(self, episode: _Episode) -> list[Message]:
+        trajectory = episode.trajectory
+        ctx = EnvironmentContext(sandbox=None, seed=trajectory.env_seed, deadline=episode.deadline)
+        return await _attributed("reset", episode.env.reset(trajectory.task, ctx))
+
+    async def _sample_turn(
+        self, episode: _Episode, new_ids: list[int], new_messages: list[Message], max_tokens: int
+    ) -> tuple[Turn, bool]:
+        """Sample and record one turn; True: the reply was cut by its token limit."""
+        trajectory, index = episode.trajectory, len(episode.trajectory.turns)
+        started_at, started = time.time(), time.monotonic()
+        params = self._params(trajectory, index, max_tokens)
+        keep = len(episode.ids)
+        episode.ids += new_ids
+        episode.messages += new_messages
+        request_id = f"{trajectory.id}-{index}"
+        generation = await self._generate(episode, params, request_id)
+        turn = self._make_turn(episode, generation, params, new_ids, new_messages, keep)
+        turn.started_at = started_at
+        turn.timings["sample"] = time.monotonic() - started
+        episode.ids += turn.sampled_ids
+        episode.messages.append(turn.message)
+        trajectory.turns.append(turn)
+        await self.recorder.add_turn(trajectory, turn)
+        return turn, generation.finish_reason == "length"
+
+    async def _generate(self, episode: _Episode, params: SamplingParams, request_id: str) -> Generation:
+        sampling = episode.sampler.sample(episode.ids, episode.messages, params, request_id)
+        try:
+            return await asyncio.wait_for(sampling, self.limits.turn_timeout_s)
+        except TimeoutError:
+            raise EngineError(
+                f"{request_id}: no reply within limits.turn_timeout_s={self.limits.turn_timeout_s:g}"
+            ) from None
+
+    def _params(self, trajectory: Trajectory, index: int, max_tokens: int) -> SamplingParams:
+        return SamplingParams(
+            max_tokens=max_tokens,
+            temperature=self.sampling.temperature,
+            top_p=self.sampling.top_p,
+            top_k=self.sampling.top_k,
+            seed=derive_seed(trajectory.sampling_seed, index),
+            stop_token_ids=tuple(self.renderer.stop_ids),
+        )
+
+    def _make_turn(
+        self,
+        episode: _Episode,
+        generation: Generation,
+        params: SamplingParams,
+        new_ids: list[int],
+        new_messages: list[Message],
+        keep: int,
+    ) -> Turn:
+        index = len(episode.trajectory.turns)
+        parsed = self.parser.parse(
+            generation.ids,
+            self.renderer.decode,
+            tools={tool.name: tool for tool in episode.env.tools},
+            truncated=generation.finish_reason == "length",
+            call_prefix=f"call_{index}_",
+        )
+        for call in parsed.calls:
+            if call.arguments is not None:
+                call.status = CallStatus.NOT_RUN  # until it has run
+        return Turn(
+            index=index,
+            parent=index - 1 if index else None,
+            keep=keep,
+            prompt_ids=new_ids,
+            sampled_ids=generation.ids,
+            logprobs=generation.logprobs,
+            calls=_engine_calls(generation, params),
+            prompt_messages=list(new_messages),
+            message=parsed.message,
+            tool_calls=parsed.calls,
+            sampler=episode.sampler.kind,
+        )
+
+    # ---- tools and the environment's answer ----
+
+    async def _answer(self, episode: _Episode, turn: Turn) -> StepResult:
+        started = time.monotonic()
+        results = await self._run_calls(episode, turn)
+        turn.timings["tools"] = time.monotonic() - started
+        bad = bool(turn.tool_calls) and all(call.arguments is None for call in turn.tool_calls)
+        episode.num_bad_replies = episode.num_bad_replies + 1 if bad else 0
+        step = await _attributed("step", episode.env.step(turn.message, results))
+        turn.reward = step.reward
+        turn.timings["env"] = time.monotonic() - started - turn.timings["tools"]
+        await self.recorder.update_turn(episode.trajectory, turn)
+        return step
+
+    async def _run_calls(self, episode: _Episode, turn: Turn) -> list[ToolResult]:
+        tools = {tool.name: tool for tool in episode.env.tools}
+        ctx = ToolContext(sandbox=None, seed=episode.trajectory.env_seed, deadline=episode.deadline)
+        results: list[ToolResult] = []
+        for parsed in turn.tool_calls:
+            if any(result.terminated for result in results):
+                parsed.status = CallStatus.NOT_RUN
+                results.append(ToolResult(content="Not run: the episode has ended.", is_error=True))
+            elif parsed.arguments is None:
+                results.append(_refused(parsed, tools))
+            else:
+                results.append(await self.tool_runner.run(parsed, tools, ctx))
+        return results
+
+    def _capped(self, messages: list[Message]) -> list[Message]:
+        def cap(message: Message) -> Message:
+            text = cap_observation(
+                message.text, self.limits.max_observation_tokens, self.renderer.encode_text, self.renderer.decode
+            )
+            return message if text == message.text else message.model_copy(update={"content": text})
+
+        return [cap(message) for message in messages]
+
+    # ---- the end ----
+
+    async def _collect(self, env: Environment, trajectory: Trajectory) -> None:
+        try:
+            trajectory.artifacts = await _attributed("collect", env.collect())
+        except RolloutFault as fault:
+            _end(trajectory, fault.stop_reason, str(fault)[:MAX_ERROR_CHARACTERS])
+
+    async def _close(self, env: Environment | None, trajectory: Trajectory) -> None:
+        if env is not None:
+            with suppress(Exception):  # the episode is over; a failing close changes nothing that was measured
+                await asyncio.wait_for(env.close(), self.limits.tool_timeout_s)
+        trajectory.finished_at = time.time()
+        await asyncio.shield(self.recorder.finish(trajectory))
+
+    async def _grade(self, trajectory: Trajectory) -> Sample:
+        assert trajectory.stop_reason is not None
+        if not trajectory.stop_reason.ending.graded:
+            return Sample(trajectory=trajectory, grade=None)
+        ctx = EnvironmentContext(
+            sandbox=None, seed=trajectory.env_seed, deadline=time.monotonic() + self.limits.grade_timeout_s
+        )
+        grade = await _measure(self.env_class, trajectory, ctx, self.limits.grade_timeout_s)
+        return Sample(trajectory=trajectory, grade=grade, grade_id=await self.recorder.add_grade(trajectory, grade))
+
+    def _new_trajectory(self, spec: RolloutSpec) -> Trajectory:
+        return Trajectory(
+            id=uuid.uuid4().hex,
+            run=spec.run,
+            task=spec.task,
+            group=spec.group,
+            sample=spec.sample,
+            attempt=spec.attempt,
+            reissue=spec.reissue,
+            env_seed=spec.env_seed,
+            sampling_seed=spec.sampling_seed,
+            env_version=self.env_class.version,
+            renderer_mode=self.renderer.mode,
+            template_hash=self.renderer.template_hash,
+            started_at=time.time(),
+        )
+
+
+def _end(trajectory: Trajectory, reason: StopReason, error: str | None) -> None:
+    trajectory.stop_reason = reason
+    trajectory.error = error
+
+
+def _describe(where: str, error: BaseException) -> str:
+    return f"{where} raised {type(error).__name__}: {error}"[:MAX_ERROR_CHARACTERS]
+
+
+async def _attributed(where: str, call: Awaitable[T]) -> T:
+    """Await an environment's method; what it raises ends this rollout as env_error."""
+    try:
+        return await call
+    except RolloutFault:
+        raise
+    except Exception as error:
+        raise RolloutFault.of(StopReason.ENV_ERROR, _describe(f"environment.{where}", error)) from error
+
+
+async def _measure(
+    env_class: type[Environment], trajectory: Trajectory, ctx: EnvironmentContext, timeout_s: float
+) -> Grade:
+    """The grade, or "unmeasured" with a reason: a grader that fails is never a reward of 0 (R2)."""
+    try:
+        grading = env_class.grade(trajectory.task, trajectory, trajectory.artifacts, ctx)
+        return (await asyncio.wait_for(grading, timeout_s)).settled()
+    except TimeoutError:
+        return Grade(reward=None, unmeasured=f"grading took longer than {timeout_s:g} s")
+    except Exception as error:
+        return Grade(reward=None, unmeasured=_describe("grade", error))
+
+
+def _refused(parsed: ParsedCall, tools: dict[str, object]) -> ToolResult:
+    content = bad_call_observation(parsed, tools, MAX_ECHO_CHARACTERS)
+    parsed.result = content
+    return ToolResult(content=content, is_error=True)
+
+
+def _engine_calls(generation: Generation, params: SamplingParams) -> list[EngineCall]:
+    return [
+        EngineCall(
+            start=span.start,
+            end=span.end,
+            version=span.version,
+            request_id=generation.request_id,
+            engine=generation.engine,
+            finish_reason=generation.finish_reason,
+            sampling=params.to_json(),
+        )
+        for span in generation.spans
+    ]

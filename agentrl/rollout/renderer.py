@@ -1,0 +1,181 @@
+"""Messages → ids, turn by turn, such that what was sampled is never touched (T1, T2, T4).
+
+The first prompt is rendered whole and frozen. Each later turn adds only what the template writes after the reply
+(see `scaffold`). So in `append` mode the context of turn n+1 is, id by id, the context of turn n, what was sampled
+there, and new ids with mask 0::
+
+    start(messages)                    <user>2+2?<end>\\n<assistant>
+    sampled                                                        4<end>
+    extend(reply, sampled, new)                                          \\n<user>sure?<end>\\n<assistant>
+
+`rerender` mode follows a template that rewrites history: see `Renderer.rerender`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from agentrl.errors import ModelError, TemplateError
+from agentrl.rollout.control import TextEncoder, clean
+from agentrl.rollout.parser import write_reply
+from agentrl.rollout.scaffold import Scaffold
+from agentrl.rollout.selfcheck import check_template
+from agentrl.rollout.template import USER, ChatTemplate, ChatTokenizer, Json
+from agentrl.types import Message
+
+Mode = Literal["append", "rerender"]
+
+
+class Renderer:
+    """The ids of conversations with one model. Safe to share between rollouts of one event loop."""
+
+    def __init__(
+        self,
+        tokenizer: ChatTokenizer,
+        *,
+        mode: Mode = "append",
+        template_kwargs: Mapping[str, Any] | None = None,
+        stop_ids: Iterable[int] | None = None,
+    ) -> None:
+        """`stop_ids`: the end tokens of the model's generation config; the tokenizer's and the template's are added.
+
+        Raises TemplateError where the tokenizer has no chat template or it can't be followed turn by turn.
+        """
+        if mode not in get_args(Mode):
+            raise ValueError(f"mode {mode!r} is unknown; choose one of {', '.join(get_args(Mode))}")
+        self.tokenizer = tokenizer
+        self.mode: Mode = mode
+        self.encoder = TextEncoder(_backend(tokenizer))
+        self.template = ChatTemplate(tokenizer, self.encoder, template_kwargs or {})
+        eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+        self.scaffold = Scaffold(self.template, [*(stop_ids or ()), *eos])
+        self.stop_ids: tuple[int, ...] = tuple(sorted(self.scaffold.stop_ids))
+        """Sampling stops at each of these."""
+        self._prompt = self.template.render([USER])
+        self.opens_think = self._prompt.rstrip().endswith("<think>")
+        """The prompt opens a think block, so replies start inside one."""
+
+    @classmethod
+    def from_pretrained(
+        cls, path: str, *, mode: Mode = "append", template_kwargs: Mapping[str, Any] | None = None
+    ) -> Renderer:
+        """The renderer of a model folder or hub id. Raises ModelError (no tokenizer) or TemplateError (no template)."""
+        from transformers import AutoTokenizer, GenerationConfig  # heavy: not for environment authors
+
+        try:
+            tokenizer: Any = AutoTokenizer.from_pretrained(path)
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{path} has no tokenizer that transformers can load: {error}") from error
+        try:
+            eos = GenerationConfig.from_pretrained(path).eos_token_id
+        except OSError:  # models without a generation config stop at the tokenizer's end token
+            eos = None
+        stop_ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
+        return cls(tokenizer, mode=mode, template_kwargs=template_kwargs, stop_ids=stop_ids)
+
+    @property
+    def template_hash(self) -> str:
+        """Of the template, its arguments and the control tokens: equal hashes render equally."""
+        return self.template.hash
+
+    @property
+    def tools_in_system(self) -> bool:
+        """The template doesn't show tools in the form that the parser reads, so the system message describes them."""
+        return self.template.tools_in_system
+
+    def check(self, tools: Sequence[Json]) -> None:
+        """Compare with what the template renders for short conversations. Raises TemplateError where it differs."""
+        check_template(self.template, self.scaffold, self.extend, tools)
+
+    def start(self, messages: Sequence[Message], tools: Sequence[Json] = ()) -> list[int]:
+        """The first prompt, up to where the reply begins. Keep it: a template may print today's date."""
+        return self.encoder.encode(self.template.render(*self.template.conversation(messages, tools)))
+
+    def extend(
+        self, reply: Message, sampled_ids: Sequence[int], new_messages: Sequence[Message], tools: Sequence[Json] = ()
+    ) -> list[int]:
+        """Only the ids that follow the sampled ones, up to where the next reply begins; all have mask 0.
+
+        `new_messages` are all messages since the reply: templates merge tool results. Raises ValueError for an
+        assistant message among them, TemplateError where the template refuses or drops one.
+        """
+        if any(message.role == "assistant" for message in new_messages):
+            raise ValueError("an assistant message can't be appended: replies are sampled")
+        names = {call.id: call.name for call in reply.tool_calls}
+        calls = tuple((self.encoder.mark(call.id), self.encoder.mark(call.name)) for call in reply.tool_calls)
+        new = [self.template.as_dict(message, names) for message in new_messages]
+        tail = self.scaffold.tail(calls, new, self.template.shown(tools))
+        # The anchor isolates merges and takes the white space that it owns; it is dropped again if it was sampled.
+        ids = self.encoder.encode(tail.anchor + tail.text)
+        last = sampled_ids[-1] if sampled_ids else None
+        if last == ids[0]:
+            return ids[1:]
+        if last in self.stop_ids:
+            return ids if tail.opens else ids[1:]
+        return self.encoder.encode(self.scaffold.closer_prefix) + ids
+
+    def rerender(
+        self, context: Sequence[int], messages: Sequence[Message], tools: Sequence[Json] = ()
+    ) -> tuple[int, list[int]]:
+        """(keep, new ids): the whole conversation rendered anew is context[:keep] + new ids.
+
+        For templates that rewrite history, where the model was trained on the rewritten form: the next turn is a
+        branch that keeps what is equal. What is not kept stays as it was sampled, in the parent's Row.
+        """
+        rendered = self.start(messages, tools)
+        pairs = zip(context, rendered, strict=False)
+        keep = next((i for i, (old, new) in enumerate(pairs) if old != new), min(len(context), len(rendered)))
+        keep = min(keep, len(rendered) - 1)  # a turn has at least one id of its own
+        return keep, rendered[keep:]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, control strings included."""
+        return self.encoder.decode(ids)
+
+    def encode_text(self, text: str) -> list[int]:
+        """The ids of untrusted text alone: its control strings stay text."""
+        return self.encoder.encode(self.encoder.mark(text))
+
+    def encode_reply(self, message: Message) -> list[int]:
+        """An assistant's message as ids that a model would have sampled for it, through the stop id.
+
+        For scripted play. The text is trusted: think and call tags become control ids where the tokenizer has them.
+        """
+        body = self._reply_body(write_reply(message), message.reasoning or "")
+        end = self.scaffold.reply_end
+        if end is None:  # the template ends no reply; any stop id will do, the next message's opening is added
+            eos = self.tokenizer.eos_token_id
+            end = self.encoder.decode([self.stop_ids[0] if eos is None else eos])
+        return self.encoder.encode(body + end)
+
+    def retokenized(self, ids: Sequence[int]) -> bool:
+        """Whether text → ids would give other ids than these. For counting only: no one trains on re-encoded text."""
+        return self.encoder.encode(clean(self.decode(ids))) != list(ids)
+
+    def _reply_body(self, content: str, reasoning: str) -> str:
+        """The template's own rendering where it continues the prompt and drops nothing, else written by hand."""
+        content, reasoning = clean(content), clean(reasoning)
+        message: Json = {"role": "assistant", "content": content}
+        if reasoning:
+            message["reasoning_content"] = reasoning
+        rendered = self.template.render([USER, message], prompt=False).removesuffix(self.scaffold.last_closing)
+        body = rendered.removeprefix(self._prompt)
+        if len(body) < len(rendered) and content.strip() in body and reasoning.strip() in body:
+            return body
+        if self.opens_think:
+            return f"{reasoning}\n</think>\n\n{content}"
+        return f"<think>\n{reasoning}\n</think>\n\n{content}" if reasoning else content
+
+
+def _backend(tokenizer: ChatTokenizer) -> Any:
+    """The tokenizer's Rust half. Raises TemplateError where there is none, or no chat template."""
+    if not tokenizer.chat_template:
+        raise TemplateError(
+            f"{tokenizer.name_or_path} has no chat template: its tokenizer doesn't say how a conversation is written. "
+            f"Use the instruction-tuned model, or add its chat_template.jinja to the model folder"
+        )
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise TemplateError(f"{tokenizer.name_or_path} has no fast tokenizer; convert it to a tokenizer.json")
+    return backend

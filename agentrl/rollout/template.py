@@ -1,0 +1,148 @@
+"""What the chat template sees, and what it writes: messages as dicts in, one string out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from agentrl.errors import TemplateError
+from agentrl.rollout.control import SENTINEL, TextEncoder, clean
+from agentrl.rollout.parser import write_reply
+from agentrl.types import Message, ToolCall
+
+Json = dict[str, Any]
+USER: Json = {"role": "user", "content": "hi"}
+"""The user message in front of a sentinel reply: templates want a user first."""
+_CALL_FORM = re.compile(r'<tool_call>\s*\{\s*"name"')
+"""The form of call that the parser reads, in a template's instructions or in a rendered call."""
+_INSTRUCTIONS = (
+    "# Tools\n\nYou can call these functions. Each line is the JSON schema of one of them:\n{tools}\n\n"
+    "To call a function, write its name and arguments as one JSON object between tags, once for each call:\n"
+    '<tool_call>\n{{"name": "<name>", "arguments": {{...}}}}\n</tool_call>'
+)
+
+
+class ChatTokenizer(Protocol):
+    """What is used of a transformers tokenizer (a fast one)."""
+
+    name_or_path: str
+    chat_template: Any
+    eos_token_id: int | None
+    eos_token: Any
+    backend_tokenizer: Any
+
+    def apply_chat_template(self, conversation: Any, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class ChatTemplate:
+    """A tokenizer's chat template with its arguments. Every failure is a TemplateError that names the model."""
+
+    def __init__(self, tokenizer: ChatTokenizer, encoder: TextEncoder, kwargs: Mapping[str, Any]) -> None:
+        self.tokenizer = tokenizer
+        self.encoder = encoder
+        self.kwargs = dict(kwargs)
+        self.name = tokenizer.name_or_path or type(tokenizer).__name__
+        self.tools_in_system = not self._shows_tools()
+        """The template doesn't show the tools in the parser's form: they are described in the system message."""
+        self.calls_in_content = not self._shows_calls()
+        """The template doesn't write calls in the parser's form: they are written as text of the assistant."""
+
+    @property
+    def hash(self) -> str:
+        """Of all that decides which ids a conversation gets, besides the vocabulary."""
+        parts = [self.tokenizer.chat_template, self.kwargs, sorted(self.encoder.control.items())]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+    def render(self, messages: Sequence[Json], tools: Sequence[Json] = (), *, prompt: bool = True) -> str:
+        """The text of a conversation; `prompt`: with the opening of the next reply. Raises TemplateError."""
+        try:
+            text: str = self.tokenizer.apply_chat_template(
+                list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=prompt, **self.kwargs
+            )
+        except Exception as error:  # templates raise jinja errors, TypeError, ValueError and more
+            roles = ", ".join(message["role"] for message in messages)
+            raise TemplateError(
+                f"the chat template of {self.name} can't render a conversation of ({roles}): "
+                f"{type(error).__name__}: {error}. Use messages that it accepts, or a chat template that takes them"
+            ) from error
+        return text
+
+    def conversation(self, messages: Sequence[Message], tools: Sequence[Json]) -> tuple[list[Json], list[Json]]:
+        """Messages and tools as the template gets them; untrusted text is marked, assistants' text is not."""
+        dicts = [self.as_dict(message) for message in messages]
+        if not (tools and self.tools_in_system):
+            return dicts, self.shown(tools)
+        schemas = "\n".join(json.dumps(self._mark(tool), ensure_ascii=False) for tool in tools)
+        instructions = _INSTRUCTIONS.format(tools=schemas)
+        if dicts and dicts[0]["role"] == "system":
+            first = dicts[0] | {"content": f"{dicts[0]['content']}\n\n{instructions}"}
+            return [first, *dicts[1:]], []
+        return [{"role": "system", "content": instructions}, *dicts], []
+
+    def shown(self, tools: Sequence[Json]) -> list[Json]:
+        """The tools that the template itself gets, marked."""
+        return [] if self.tools_in_system else [self._mark(tool) for tool in tools]
+
+    def as_dict(self, message: Message, call_names: Mapping[str, str] | None = None) -> Json:
+        """One message for the template. Content is never None; keys without a value are left out."""
+        if message.role == "assistant":
+            return self._assistant(message)
+        result: Json = {"role": message.role, "content": self.encoder.mark(message.text)}
+        name = message.name or (call_names or {}).get(message.tool_call_id or "")
+        if message.tool_call_id is not None:
+            result["tool_call_id"] = self.encoder.mark(message.tool_call_id)
+        if name is not None:
+            result["name"] = self.encoder.mark(name)
+        return result
+
+    def _assistant(self, message: Message) -> Json:
+        inline = self.calls_in_content
+        result: Json = {"role": "assistant", "content": clean(write_reply(message) if inline else message.text)}
+        if message.reasoning is not None:
+            result["reasoning_content"] = clean(message.reasoning)
+        if message.tool_calls and not inline:
+            result["tool_calls"] = [
+                call_dict(clean(call.id), clean(call.name), _arguments(call)) for call in message.tool_calls
+            ]
+        return result
+
+    def _mark(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.encoder.mark(value)
+        if isinstance(value, Mapping):
+            return {self._mark(key): self._mark(item) for key, item in value.items()}
+        return [self._mark(item) for item in value] if isinstance(value, list | tuple) else value
+
+    def _shows_tools(self) -> bool:
+        function = {"name": "probe_tool", "description": "", "parameters": {"type": "object", "properties": {}}}
+        rendered = self._try([USER], [{"type": "function", "function": function}])
+        return "probe_tool" in rendered and _CALL_FORM.search(rendered) is not None
+
+    def _shows_calls(self) -> bool:
+        call = call_dict("call_0", "probe_tool", {"x": SENTINEL})
+        rendered = self._try([USER, {"role": "assistant", "content": "", "tool_calls": [call]}], [])
+        return SENTINEL in rendered and _CALL_FORM.search(rendered) is not None
+
+    def _try(self, messages: list[Json], tools: list[Json]) -> str:
+        try:
+            return self.render(messages, tools, prompt=False)
+        except TemplateError:
+            return ""
+
+
+def call_dict(id: str, name: str, arguments: Json | str) -> Json:
+    """A tool call as templates expect it."""
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _arguments(call: ToolCall) -> Json | str:
+    """An object where the raw text is one, else the text: most templates want an object, none can fix a broken one."""
+    text = clean(call.arguments)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, dict) else text

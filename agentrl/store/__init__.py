@@ -1,0 +1,33 @@
+"""Trajectory ↔ SQL: the store is the queue between rollouts and training, not a log beside them."""
+
+from agentrl.store.queue import Queue
+from agentrl.store.recorder import SqlRecorder
+from agentrl.store.records import (
+    ClaimState,
+    Lease,
+    RunRecord,
+    RunStatus,
+    StepRecord,
+    StepRow,
+    StepState,
+    StepUse,
+    TrajectorySummary,
+    VersionRecord,
+)
+from agentrl.store.store import Store
+
+__all__ = [
+    "ClaimState",
+    "Lease",
+    "Queue",
+    "RunRecord",
+    "RunStatus",
+    "SqlRecorder",
+    "StepRecord",
+    "StepRow",
+    "StepState",
+    "StepUse",
+    "Store",
+    "TrajectorySummary",
+    "VersionRecord",
+]

@@ -1,0 +1,32 @@
+"""The one check that keeps a worker whose lease is gone from writing."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, RowMapping, select
+
+from agentrl.errors import LeaseLost, StoreError
+from agentrl.store.tables import Groups, table
+from agentrl.types import GroupState
+
+
+def find_group(connection: Connection, group_id: str) -> RowMapping:
+    """The group's record, locked until the transaction ends. Raises StoreError where there is none."""
+    query = select(table(Groups)).where(Groups.id == group_id).with_for_update()
+    group = connection.execute(query).mappings().one_or_none()
+    if group is None:
+        raise StoreError(f"no group {group_id!r} in the store")
+    return group
+
+
+def held_group(connection: Connection, group_id: str, generation: int) -> RowMapping:
+    """The group's record; raises LeaseLost unless it is leased under `generation`.
+
+    A lease that ran out but that nobody took is still held: what its owner wrote is good.
+    """
+    group = find_group(connection, group_id)
+    if group["state"] != GroupState.LEASED or group["lease_generation"] != generation:
+        raise LeaseLost(
+            f"group {group_id}: lease {generation} is over; the group is {group['state']}, "
+            f"lease {group['lease_generation']}, owner {group['owner']}"
+        )
+    return group

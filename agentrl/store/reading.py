@@ -1,0 +1,140 @@
+"""Stored trajectories and groups, put together again. All functions read within the caller's transaction."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, func, select
+from sqlalchemy.orm import InstrumentedAttribute
+
+from agentrl.errors import StoreError
+from agentrl.store import values
+from agentrl.store.sealing import unseal
+from agentrl.store.tables import (
+    ArtifactData,
+    ArtifactFiles,
+    Base,
+    EngineCalls,
+    Grades,
+    Groups,
+    Tasks,
+    ToolCalls,
+    Trajectories,
+    Turns,
+    table,
+)
+from agentrl.types import Artifacts, EngineCall, Grade, Group, GroupState, ParsedCall, Purpose, Sample, Trajectory, Turn
+
+CHUNK = 500
+"""Ids per query: databases bound the number of parameters."""
+
+TurnKey = tuple[str, int]
+
+
+def load_trajectories(connection: Connection, ids: Sequence[str]) -> list[Trajectory]:
+    """The trajectories in the order of `ids`, equal to what was recorded. Raises StoreError for a missing one."""
+    found: dict[str, Trajectory] = {}
+    for start in range(0, len(ids), CHUNK):
+        found |= _load_chunk(connection, ids[start : start + CHUNK])
+    missing = [id for id in ids if id not in found]
+    if missing:
+        raise StoreError(f"no trajectory {missing[0]!r} in the store")
+    return [found[id] for id in ids]
+
+
+def load_group(connection: Connection, group_id: str) -> Group:
+    """The group with the final attempt of each sample that was begun, and their latest grades."""
+    group = connection.execute(select(table(Groups)).where(Groups.id == group_id)).mappings().one_or_none()
+    if group is None:
+        raise StoreError(f"no group {group_id!r} in the store")
+    ids = [record["id"] for record in final_attempts(connection, group_id)]
+    trajectories = load_trajectories(connection, ids)
+    grades = latest_grades(connection, ids)
+    task = connection.execute(select(table(Tasks)).where(Tasks.identity == group["task"])).mappings().one()
+    return Group(
+        id=group["id"],
+        run=group["run_id"],
+        task=values.read_task(task),
+        purpose=Purpose(group["purpose"]),
+        ordinal=group["ordinal"],
+        size=group["size"],
+        state=GroupState(group["state"]),
+        lease_generation=group["lease_generation"],
+        samples=[_sample(trajectory, grades) for trajectory in trajectories],
+    )
+
+
+def final_attempts(connection: Connection, group_id: str) -> list[RowMapping]:
+    """For each sample its last attempt, by (reissue, attempt), in the order of samples: id, sample, stop_reason."""
+    query = (
+        select(Trajectories.id, Trajectories.sample, Trajectories.stop_reason)
+        .where(Trajectories.group_id == group_id)
+        .order_by(Trajectories.sample, Trajectories.reissue, Trajectories.attempt)
+    )
+    last = {record["sample"]: record for record in connection.execute(query).mappings()}
+    return list(last.values())
+
+
+def latest_grades(connection: Connection, trajectory_ids: Sequence[str]) -> dict[str, tuple[int, Grade]]:
+    """The id and content of the latest grade of each trajectory that has one."""
+    newest = select(func.max(Grades.id)).group_by(Grades.trajectory_id)
+    found: dict[str, tuple[int, Grade]] = {}
+    for start in range(0, len(trajectory_ids), CHUNK):
+        ids = newest.where(Grades.trajectory_id.in_(trajectory_ids[start : start + CHUNK]))
+        for record in connection.execute(select(table(Grades)).where(Grades.id.in_(ids))).mappings():
+            found[record["trajectory_id"]] = (record["id"], values.read_grade(record))
+    return found
+
+
+def _sample(trajectory: Trajectory, grades: dict[str, tuple[int, Grade]]) -> Sample:
+    grade_id, grade = grades.get(trajectory.id, (None, None))
+    return Sample(trajectory=trajectory, grade=grade, grade_id=grade_id)
+
+
+def _load_chunk(connection: Connection, ids: Sequence[str]) -> dict[str, Trajectory]:
+    turns = _load_turns(connection, ids)
+    artifacts = _load_artifacts(connection, ids)
+    records = list(connection.execute(select(table(Trajectories)).where(Trajectories.id.in_(ids))).mappings())
+    identities = {record["task"] for record in records}
+    query = select(table(Tasks)).where(Tasks.identity.in_(identities))
+    tasks = {record["identity"]: values.read_task(record) for record in connection.execute(query).mappings()}
+    return {
+        record["id"]: values.read_trajectory(
+            record, tasks[record["task"]], turns[record["id"]], artifacts.get(record["id"], Artifacts())
+        )
+        for record in records
+    }
+
+
+def _load_turns(connection: Connection, ids: Sequence[str]) -> dict[str, list[Turn]]:
+    calls: dict[TurnKey, list[EngineCall]] = defaultdict(list)
+    tool_calls: dict[TurnKey, list[ParsedCall]] = defaultdict(list)
+    for record in _records(connection, EngineCalls, EngineCalls.trajectory_id, ids):
+        calls[record["trajectory_id"], record["turn"]].append(values.read_engine_call(record))
+    for record in _records(connection, ToolCalls, ToolCalls.trajectory_id, ids):
+        tool_calls[record["trajectory_id"], record["turn"]].append(values.read_tool_call(record))
+    turns: dict[str, list[Turn]] = defaultdict(list)
+    for record in _records(connection, Turns, Turns.trajectory_id, ids):
+        key = (record["trajectory_id"], record["turn"])
+        turns[key[0]].append(values.read_turn(record, calls[key], tool_calls[key]))
+    return turns
+
+
+def _load_artifacts(connection: Connection, ids: Sequence[str]) -> dict[str, Artifacts]:
+    artifacts: dict[str, Artifacts] = defaultdict(Artifacts)
+    for record in _records(connection, ArtifactData, ArtifactData.trajectory_id, ids):
+        artifacts[record["trajectory_id"]].data = unseal(record)["data"]
+    for record in _records(connection, ArtifactFiles, ArtifactFiles.trajectory_id, ids):
+        file = unseal(record)
+        artifacts[record["trajectory_id"]].files[file["name"]] = file["content"]
+    return artifacts
+
+
+def _records(
+    connection: Connection, model: type[Base], column: InstrumentedAttribute[str], ids: Sequence[str]
+) -> Iterator[RowMapping]:
+    """The records of `model` that belong to `ids`, in the order of their primary key."""
+    query: Any = select(table(model)).where(column.in_(ids)).order_by(*table(model).primary_key.columns)
+    yield from connection.execute(query).mappings()

@@ -1,0 +1,148 @@
+"""What the store takes and returns besides the nouns of `agentrl.types`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from agentrl.types import Purpose, StopReason
+
+
+class RunStatus(StrEnum):
+    """A run that is killed stays `running`."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+
+
+class StepState(StrEnum):
+    """A step is begun before its groups are claimed, and recorded when its weights exist."""
+
+    BEGUN = "begun"
+    RECORDED = "recorded"
+
+
+class ClaimState(StrEnum):
+    """claimed → consumed (its step was recorded) or released (may be claimed again)."""
+
+    CLAIMED = "claimed"
+    CONSUMED = "consumed"
+    RELEASED = "released"
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class Lease:
+    """The right to write to a group, until the database's clock says `until` and somebody else takes it."""
+
+    group: str
+    generation: int
+    """Goes up with each lease of the group; writes under an older one raise LeaseLost."""
+    reissue: int
+    """How often the group was leased before; goes into the trajectories that the lease begins."""
+    until: float
+
+
+@dataclass(kw_only=True, slots=True)
+class StepRow:
+    """A Row that a step trained on: enough to build it again."""
+
+    batch: int
+    position: int
+    """Place within the batch."""
+    trajectory: str
+    end_turn: int
+    grade_id: int | None
+    """The grade that its reward came from."""
+    advantage: float
+    weights: list[tuple[int, int, float, str | None]] = field(default_factory=list)
+    """Runs of (start, end, weight, reason) over the Row's ids; a weight of 0 has a reason (T3)."""
+    ratio_mean: float | None = None
+    ratio_max: float | None = None
+    clip_share: float | None = None
+    """Share of the Row's trained ids whose ratio was clipped, 0..1."""
+
+
+@dataclass(kw_only=True, slots=True)
+class StepUse:
+    """A step that used a trajectory (S2)."""
+
+    run: str
+    step: int
+    ordinal: int
+    abandoned: bool
+    row: StepRow
+
+
+@dataclass(kw_only=True, slots=True)
+class RunRecord:
+    """A run as stored."""
+
+    id: str
+    name: str
+    status: RunStatus
+    config: dict[str, Any]
+    packages: dict[str, Any]
+    git_commit: str | None
+    seed: int
+    folder: str
+    started_at: float
+    finished_at: float | None
+
+
+@dataclass(kw_only=True, slots=True)
+class VersionRecord:
+    """Weights as stored; `id` is never re-used, `ordinal` is the place on the surviving line."""
+
+    run: str
+    id: int
+    ordinal: int
+    parent: tuple[str, int] | None
+    step: int | None
+    weights_hash: str
+    abandoned: bool
+    created_at: float
+
+
+@dataclass(kw_only=True, slots=True)
+class StepRecord:
+    """A step as stored, without its Rows."""
+
+    run: str
+    id: int
+    ordinal: int
+    version_before: int
+    version_after: int | None
+    state: StepState
+    abandoned: bool
+    metrics: dict[str, Any] | None
+    started_at: float
+    finished_at: float | None
+
+
+@dataclass(kw_only=True, slots=True)
+class TrajectorySummary:
+    """A trajectory without its turns, for lists."""
+
+    id: str
+    run: str
+    env: str
+    task_id: str
+    split: str
+    group: str | None
+    purpose: Purpose | None
+    """None: it belongs to no group."""
+    sample: int
+    attempt: int
+    reissue: int
+    stop_reason: StopReason | None
+    error: str | None
+    reward: float | None
+    """Of the latest grade; it and `unmeasured` are None together where there is no grade."""
+    unmeasured: str | None
+    num_turns: int
+    num_sampled: int
+    started_at: float
+    finished_at: float | None

@@ -1,0 +1,104 @@
+"""Any value survives the database: one mechanism for text, JSON and numbers that SQL can't hold.
+
+Databases refuse or change some values: NUL and lone surrogates in text (also inside JSON, keys included), NaN
+and infinity. `seal` puts a clean copy into each column, so that people and SQL can read it, and keeps the
+originals of the columns it had to change in the record's `raw` column: a JSON object {column: original} in
+UTF-8 with surrogates passed through. `raw` is NULL where nothing was changed, which is nearly always.
+`unseal` gives the originals back.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+REPLACEMENT = "\ufffd"
+"""Stands in clean text for a character that the database can't hold; numbers become NULL."""
+
+
+class Encoded(str):
+    """Text that is JSON already, so that checking a value and writing it encode it once."""
+
+    __slots__ = ()
+
+
+def seal(values: dict[str, Any]) -> dict[str, Any]:
+    """The record to write: clean values (lists and dicts as `Encoded`), and `raw`.
+
+    Raises TypeError for a list or dict that isn't JSON.
+    """
+    clean: dict[str, Any] = {}
+    originals: dict[str, Any] = {}
+    for name, value in values.items():
+        clean[name], is_same = _clean(value)
+        if not is_same:
+            originals[name] = value
+    text = to_json(originals) if originals else None
+    clean["raw"] = None if text is None else text.encode("utf-8", "surrogatepass")
+    return clean
+
+
+def to_json(value: Any) -> str:
+    """JSON that people can read: the database's serializer."""
+    return value if isinstance(value, Encoded) else _READABLE.encode(value)
+
+
+def unseal(record: Mapping[Any, Any]) -> dict[str, Any]:
+    """The values that were sealed into `record`; the record must have its `raw` column."""
+    values = dict(record)
+    raw = values.pop("raw")
+    if raw is not None:
+        values.update(json.loads(raw.decode("utf-8", "surrogatepass")))
+    return values
+
+
+_READABLE = json.JSONEncoder(ensure_ascii=False)
+_STRICT = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+
+
+def _clean(value: Any) -> tuple[Any, bool]:
+    """What the database can hold of `value`, and whether that is all of it."""
+    if isinstance(value, str):
+        is_clean = _is_clean_text(value)
+        return (value if is_clean else _clean_text(value)), is_clean
+    if isinstance(value, float):
+        return (value, True) if math.isfinite(value) else (None, False)
+    if isinstance(value, (list, dict)):
+        text = _clean_encoding(value)
+        return Encoded(to_json(_clean_json(value)) if text is None else text), text is not None
+    return value, True
+
+
+def _is_clean_text(text: str) -> bool:
+    if "\x00" in text:
+        return False
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _clean_text(text: str) -> str:
+    kept = text.replace("\x00", REPLACEMENT)
+    return "".join(REPLACEMENT if "\ud800" <= character <= "\udfff" else character for character in kept)
+
+
+def _clean_encoding(value: Any) -> str | None:
+    """`value` as JSON if a database can hold it. A literal backslash-u0000 in text is a false alarm: one copy more."""
+    try:
+        text = _STRICT.encode(value)
+        text.encode("utf-8")
+    except ValueError:  # NaN or infinity; UnicodeEncodeError: a lone surrogate
+        return None
+    return None if "\\u0000" in text else text
+
+
+def _clean_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_clean_json(key): _clean_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_clean_json(item) for item in value]
+    if isinstance(value, str):
+        return _clean_text(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,207 @@
+"""The TrajectoryStore: everything that a run leaves behind, in one SQL database."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from sqlalchemy import Connection, insert, update
+
+from agentrl.errors import StoreError
+from agentrl.store import find, line, reading
+from agentrl.store.database import Database
+from agentrl.store.queue import Queue
+from agentrl.store.recorder import SqlRecorder
+from agentrl.store.records import (
+    RunRecord,
+    RunStatus,
+    StepRecord,
+    StepRow,
+    StepUse,
+    TrajectorySummary,
+    VersionRecord,
+)
+from agentrl.store.schema import migrate
+from agentrl.store.sealing import seal
+from agentrl.store.tables import Runs, table
+from agentrl.store.writer import Writer
+from agentrl.types import Group, Purpose, StopReason, Trajectory
+
+
+class Store:
+    """Writes are coroutines that return once durable (kill -9 can't undo them); reads are plain methods.
+
+    Reads see the last commit and take no lock. One Store serves any number of event loops and threads of a process;
+    several processes may open the same database. All methods raise StoreError, naming the database or the record.
+    """
+
+    def __init__(self, database: Database) -> None:
+        """Use `Store.open`."""
+        self._database = database
+        self._writer = Writer(database)
+        self.location = database.location
+        """The path, or the URL without its password."""
+        self.recorder = SqlRecorder(self._writer)
+        self.queue = Queue(self._writer, database)
+
+    @classmethod
+    def open(cls, target: str | Path, *, busy_timeout_s: float = 30.0) -> Self:
+        """Open a SQLite path or a SQLAlchemy URL; make or upgrade its tables and a SQLite file's folder.
+
+        `busy_timeout_s`: how long to wait for another process's write. Raises StoreError for a file that is no
+        store, is corrupt, read-only or locked, and for a schema that is newer than this code.
+        """
+        database = Database.open(target, busy_timeout_s)
+        try:
+            migrate(database)
+        except BaseException:
+            database.close()
+            raise
+        return cls(database)
+
+    def close(self) -> None:
+        """Finish the writes that were asked for and close the database. Can be called again."""
+        self._writer.close()
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Runs, versions, steps
+
+    async def create_run(
+        self,
+        name: str,
+        config: dict[str, Any],
+        *,
+        seed: int = 0,
+        folder: str = "",
+        packages: dict[str, str] | None = None,
+        git_commit: str | None = None,
+    ) -> str:
+        """Add a run that is running and return its id. `config` is the whole config, without secrets."""
+        run = secrets.token_hex(6)
+        record = {"id": run, "name": name, "config": config, "seed": seed, "folder": folder}
+        record |= {"packages": packages or {}, "git_commit": git_commit}
+        sealed = seal(record | {"status": RunStatus.RUNNING.value, "started_at": time.time()})
+
+        def work(connection: Connection) -> str:
+            connection.execute(insert(table(Runs)), sealed)
+            return run
+
+        return await self._writer.write(work)
+
+    async def finish_run(self, run: str, status: RunStatus = RunStatus.COMPLETED) -> None:
+        """Set how the run ended; a run that is resumed may end again."""
+        changes = {"status": status.value, "finished_at": time.time()}
+
+        def work(connection: Connection) -> None:
+            if connection.execute(update(table(Runs)).where(Runs.id == run).values(changes)).rowcount == 0:
+                raise StoreError(f"no run {run!r} in the store")
+
+        await self._writer.write(work)
+
+    async def add_version(
+        self, run: str, *, parent: tuple[str, int] | None, step: int | None, weights_hash: str, ordinal: int
+    ) -> int:
+        """Add weights and return their id, which is never re-used: 0 for the run's first."""
+
+        def work(connection: Connection) -> int:
+            return line.add_version(
+                connection, run, parent=parent, step=step, weights_hash=weights_hash, ordinal=ordinal
+            )
+
+        return await self._writer.write(work)
+
+    async def begin_step(self, run: str, *, ordinal: int, version: int) -> int:
+        """Begin a step from `version` and return its id, which is never re-used: 0 for the run's first."""
+        return await self._writer.write(
+            lambda connection: line.begin_step(connection, run, ordinal=ordinal, version=version)
+        )
+
+    async def record_step(
+        self,
+        run: str,
+        step: int,
+        *,
+        rows: Sequence[StepRow],
+        metrics: dict[str, Any],
+        version_after: int | None,
+    ) -> None:
+        """Write what the step did and consume its claims, at once. `version_after` None: a step without signal."""
+
+        def work(connection: Connection) -> None:
+            line.record_step(connection, run, step, rows=rows, metrics=metrics, version_after=version_after)
+
+        await self._writer.write(work)
+
+    async def abandon(self, run: str, *, version: int, step: int | None) -> None:
+        """Go back to the checkpoint that holds `version` and was taken after `step`: see `line.abandon`."""
+        await self._writer.write(lambda connection: line.abandon(connection, run, version=version, step=step))
+
+    def runs(self) -> list[RunRecord]:
+        """All runs, the newest first."""
+        with self._database.reading() as connection:
+            return find.runs(connection)
+
+    def versions(self, run: str) -> list[VersionRecord]:
+        """All versions of a run by id, abandoned ones too."""
+        with self._database.reading() as connection:
+            return line.versions(connection, run)
+
+    def steps(self, run: str) -> list[StepRecord]:
+        """All steps of a run by id, abandoned ones too."""
+        with self._database.reading() as connection:
+            return line.steps(connection, run)
+
+    # Trajectories
+
+    def load_trajectory(self, id: str) -> Trajectory:
+        """The trajectory, equal to what was recorded (NaN aside)."""
+        with self._database.reading() as connection:
+            return reading.load_trajectories(connection, [id])[0]
+
+    def load_group(self, id: str) -> Group:
+        """The group with each sample's final attempt, its latest grade and the grade's id."""
+        with self._database.reading() as connection:
+            return reading.load_group(connection, id)
+
+    def find_trajectories(
+        self,
+        *,
+        run: str | None = None,
+        env: str | None = None,
+        stop_reason: StopReason | Literal["running"] | None = None,
+        purpose: Purpose | None = None,
+        limit: int | None = None,
+    ) -> list[TrajectorySummary]:
+        """Summaries of the trajectories that match all that is given, the newest first."""
+        with self._database.reading() as connection:
+            return find.find_trajectories(
+                connection, run=run, env=env, stop_reason=stop_reason, purpose=purpose, limit=limit
+            )
+
+    def steps_of(self, trajectory: str) -> list[StepUse]:
+        """Every step that trained on the trajectory, with advantage, ratio and clip share (S2)."""
+        with self._database.reading() as connection:
+            return find.steps_of(connection, trajectory)
+
+    def trajectories_of(self, run: str, step: int) -> list[str]:
+        """The trajectories that a step trained on, in the order of its Rows (S2)."""
+        return list(dict.fromkeys(row.trajectory for row in self.rows_of(run, step)))
+
+    def rows_of(self, run: str, step: int) -> list[StepRow]:
+        """The Rows of a step in the order (batch, position) (S3)."""
+        with self._database.reading() as connection:
+            return find.rows_of(connection, run, step)
+
+    def resolve(self, kind: find.Kind, prefix: str) -> str:
+        """The one id that starts with `prefix`. Raises StoreError listing candidates where none or several do."""
+        with self._database.reading() as connection:
+            return find.resolve(connection, kind, prefix)

@@ -1,0 +1,140 @@
+"""The WeightSync contract: what it is given, what it reports, and what it needs of an engine.
+
+A publish is complete only when each engine has proved that it holds that version (V2); an answer of "done" is no
+proof. Two proofs exist. Checksums compare every tensor's bytes, taken where the engine holds them. A canary compares
+logprobs through the serving path, and proves something only where the update moved them by much more than the noise
+between trainer and engine; for a small update it would pass with the old weights as well.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+
+SIGNIFICANT = 10.0
+"""A canary proves a version only where old and new logprobs differ by this many times the noise (V2)."""
+
+Proof = Literal["canary", "checksums"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Canary:
+    """A fixed continuation and what the trainer says of it. The three lists agree in length."""
+
+    prompt_ids: list[int]
+    forced_ids: list[int]
+    expected: list[float]
+    """Logprobs (temperature 1) of forced_ids by the trainer's new weights."""
+    previous: list[float]
+    """The same by its old weights; equal to `expected` where there are none."""
+    noise: float
+    """Largest difference in logprob that trainer and engine show for equal weights."""
+
+    @property
+    def change(self) -> float:
+        """How far the update moved the logprobs: max |expected - previous|."""
+        return max(abs(new - old) for new, old in zip(self.expected, self.previous, strict=True))
+
+    @property
+    def significance(self) -> float:
+        """`change` in units of the noise; infinite where there is no noise but a change."""
+        if self.noise > 0:
+            return self.change / self.noise
+        return math.inf if self.change > 0 else 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublishReport:
+    """A publish that was proved for every engine."""
+
+    version: int
+    seconds: float
+    bytes: int
+    """Sent to all engines together."""
+    proof: Proof
+    """Checksums always agreed; "canary" where the canary was significant as well."""
+    canary_delta: float
+    """max |engine - expected| over all engines."""
+    significance: float
+    """See Canary.significance."""
+
+
+class LoadReport(Protocol):
+    """What an engine says of a load; the four are names, `mismatched` with both shapes."""
+
+    @property
+    def loaded(self) -> Sequence[str]: ...
+    @property
+    def missing(self) -> Sequence[str]: ...
+    @property
+    def unexpected(self) -> Sequence[str]: ...
+    @property
+    def mismatched(self) -> Sequence[str]: ...
+
+
+class WeightReceiver(Protocol):
+    """What a sync needs of an engine in this process. Methods that aren't async may block."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> int:
+        """The version in force."""
+        ...
+
+    def dtypes(self) -> dict[str, torch.dtype]:
+        """The dtype that each tensor is held in, under all its names."""
+        ...
+
+    def load(self, version: int, tensors: Iterable[tuple[str, torch.Tensor]]) -> LoadReport:
+        """Put new weights in force at once; with names missing, unexpected or mismatched, leave the old ones."""
+        ...
+
+    def checksums(self) -> dict[str, str]:
+        """sha256 (hex) of the bytes of each tensor that is served, in C order, under all its names."""
+        ...
+
+    def refuse(self, reason: str) -> None:
+        """Serve nothing until a load succeeds."""
+        ...
+
+    async def score(self, prompt_ids: list[int], forced_ids: list[int]) -> tuple[list[float], list[int]]:
+        """Logprobs and versions of a forced continuation, by the path that serves rollouts."""
+        ...
+
+
+class InFlight(Protocol):
+    """The replies on their way to rollouts."""
+
+    def hold(self) -> AbstractContextManager[object]:
+        """Replies that arrive inside are delivered only after a clean exit; after an error they fail."""
+        ...
+
+
+class WeightSync(ABC):
+    """Sends the trainer's weights to every engine and proves that they arrived."""
+
+    @abstractmethod
+    def connect(self, model: torch.nn.Module, engines: Sequence[WeightReceiver]) -> None:
+        """Say once who sends and who receives. Raises PublishError where that can't work."""
+
+    @abstractmethod
+    async def publish(
+        self, version: int, tensors: Iterator[tuple[str, torch.Tensor]], canary: Canary, in_flight: InFlight
+    ) -> PublishReport:
+        """Put `version` in force on every engine and prove it; version 0 is proved like any other.
+
+        `tensors` must not change until this returns. Raises PublishError, which names the tensor or the version and
+        what to do; no engine with unproved weights serves after it.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of model and engines. May be called more than once."""

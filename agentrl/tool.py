@@ -1,0 +1,130 @@
+"""The tool contract: a name, a JSON schema, and an async call.
+
+Most tools are plain typed functions::
+
+    @tool
+    def add(a: int, b: int) -> str:
+        '''Add two numbers.'''
+        return str(a + b)
+
+The schema comes from the signature, the description from the docstring. A parameter named `ctx` gets the
+`ToolContext` and is not shown to the model. A function that raises gives an error observation: the agent's
+mistakes are data. In-process functions can't be killed, so keep them short.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, create_model
+
+from agentrl.sandbox import Sandbox
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolContext:
+    """What a call may use."""
+
+    sandbox: Sandbox | None
+    seed: int
+    deadline: float
+    """On the clock of `time.monotonic`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolResult:
+    """What the model gets to see."""
+
+    content: str
+    is_error: bool = False
+    terminated: bool = False
+    """True: this call ends the episode (a submit tool)."""
+
+
+class Tool(ABC):
+    """Something the model can call."""
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+    """JSON schema of the arguments: an object."""
+
+    def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments coerced to the schema; raises ValueError with the fields that don't fit."""
+        return arguments
+
+    @abstractmethod
+    async def call(self, arguments: dict[str, Any], ctx: ToolContext) -> ToolResult:
+        """Run. Whatever it raises becomes an error observation."""
+
+    def spec(self) -> dict[str, Any]:
+        """The tool as chat templates expect it."""
+        function = {"name": self.name, "description": self.description, "parameters": self.schema}
+        return {"type": "function", "function": function}
+
+
+class FunctionTool(Tool):
+    """A tool from a typed function, sync or async. Sync functions run in the loop's bounded thread pool."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.name = function.__name__
+        self.description = inspect.getdoc(function) or ""
+        self.is_async = inspect.iscoroutinefunction(function)
+        self._model, self._wants_ctx = _arguments_model(function)
+        self.schema = _plain_schema(self._model)
+
+    def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        checked = self._model.model_validate(arguments)
+        return {name: getattr(checked, name) for name in type(checked).model_fields}
+
+    async def call(self, arguments: dict[str, Any], ctx: ToolContext) -> ToolResult:
+        result = self.run(arguments, ctx)
+        return as_result(await result if self.is_async else result)
+
+    def run(self, arguments: dict[str, Any], ctx: ToolContext) -> Any:
+        """Call the function itself (for a coroutine function: make the coroutine)."""
+        extra = {"ctx": ctx} if self._wants_ctx else {}
+        return self.function(**arguments, **extra)
+
+
+def tool(function: Callable[..., Any]) -> FunctionTool:
+    """Make a tool from a typed function with a docstring. Raises TypeError where a parameter has no type."""
+    return FunctionTool(function)
+
+
+def as_result(value: Any) -> ToolResult:
+    """A function's return value as a ToolResult."""
+    return value if isinstance(value, ToolResult) else ToolResult(content=str(value))
+
+
+def _arguments_model(function: Callable[..., Any]) -> tuple[type[BaseModel], bool]:
+    hints = get_type_hints(function)
+    fields: dict[str, Any] = {}
+    parameters = inspect.signature(function).parameters
+    for name, parameter in parameters.items():
+        if name == "ctx":
+            continue
+        if name not in hints:
+            raise TypeError(f"tool {function.__name__}: parameter {name} needs a type annotation")
+        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+        fields[name] = (hints[name], default)
+    model = create_model(function.__name__, __config__=ConfigDict(extra="forbid"), **fields)
+    return model, "ctx" in parameters
+
+
+def _plain_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """The JSON schema without pydantic's titles, which cost tokens and tell the model nothing."""
+
+    def strip(node: Any, in_properties: bool = False) -> Any:
+        if isinstance(node, dict):
+            return {k: strip(v, k == "properties") for k, v in node.items() if in_properties or k != "title"}
+        return [strip(item) for item in node] if isinstance(node, list) else node
+
+    schema: dict[str, Any] = strip(model.model_json_schema())
+    schema.pop("additionalProperties", None)
+    return schema

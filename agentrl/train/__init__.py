@@ -1,0 +1,1 @@
+"""Batch → weights: losses, the policy, the trainer, checkpoints. Torch is imported here."""

@@ -1,0 +1,153 @@
+"""Checkpoints: a folder that is either whole or not there, and that holds nothing pickled.
+
+    <folder>/   config.json, model.safetensors, tokenizer files    a Hugging Face folder: `Policy.load(folder)`
+                optimizer.safetensors                              AdamW's moments by parameter name
+                state.json                                         counters, and size and hash of every other file
+
+It is written beside its place under a name that `latest` skips, flushed to disk, then renamed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from agentrl.errors import ModelError
+from agentrl.train.policy import Policy, full_tensor
+from agentrl.train.trainer import Trainer
+
+FORMAT = 1
+OPTIMIZER_FILE = "optimizer.safetensors"
+STATE_FILE = "state.json"
+PARTIAL = ".partial-"
+
+
+def save(folder: str | Path, policy: Policy, trainer: Trainer, state: dict[str, Any]) -> Path:
+    """Write policy, optimizer and `state` (JSON) to `folder`, replacing what is there, and return it.
+
+    A crash at any instant leaves the old folder, the new one, or a partial one that `latest` skips.
+    """
+    folder = Path(folder).absolute()
+    partial = folder.with_name(f"{PARTIAL}{folder.name}-{os.getpid()}")
+    shutil.rmtree(partial, ignore_errors=True)
+    policy.save(partial)
+    save_file(_optimizer_tensors(policy, trainer), partial / OPTIMIZER_FILE)
+    record = {
+        "format": FORMAT,
+        "saved_at_ns": time.time_ns(),
+        "state": state,
+        "num_bad_updates": trainer.num_bad_updates,
+        "weights_hash": policy.weights_hash(),
+        "files": {path.name: _describe(path) for path in sorted(partial.iterdir())},
+    }
+    (partial / STATE_FILE).write_text(json.dumps(record, indent=2, allow_nan=False))
+    for path in [*partial.iterdir(), partial]:
+        _flush(path)
+    _replace(partial, folder)
+    return folder
+
+
+def load(folder: str | Path, trainer: Trainer) -> dict[str, Any]:
+    """Put the optimizer's state back into a trainer whose policy was loaded from this folder; returns `state`.
+
+    Raises ModelError if anything is missing or altered, or if the policy's weights are not the checkpoint's.
+    """
+    folder = Path(folder)
+    record = verify(folder)
+    if trainer.policy.weights_hash() != record["weights_hash"]:
+        raise ModelError(f"the policy doesn't hold the weights of checkpoint {folder}: load it from there first")
+    parameters = trainer.policy.named_parameters()
+    for key, value in load_file(folder / OPTIMIZER_FILE).items():
+        name, _, kind = key.rpartition("/")
+        trainer.optimizer.state[parameters[name]][kind] = _like(value, parameters[name])
+    trainer.num_bad_updates = record["num_bad_updates"]
+    state: dict[str, Any] = record["state"]
+    return state
+
+
+def verify(folder: str | Path) -> dict[str, Any]:
+    """The record of a checkpoint whose files all have the recorded hash. Raises ModelError."""
+    folder = Path(folder)
+    record = _record(folder)
+    if record is None:
+        raise ModelError(f"{folder} is not a complete checkpoint: files are missing or cut short")
+    altered = [name for name, entry in record["files"].items() if _describe(folder / name) != entry]
+    if altered:
+        raise ModelError(f"checkpoint {folder} was altered after it was written: {', '.join(altered)}")
+    return record
+
+
+def latest(run_folder: str | Path) -> Path | None:
+    """The complete checkpoint that was saved last among the folders in `run_folder`, or None."""
+    run_folder = Path(run_folder)
+    if not run_folder.is_dir():
+        return None
+    saved = {
+        path: record["saved_at_ns"]
+        for path in run_folder.iterdir()
+        if not path.name.startswith(PARTIAL) and (record := _record(path)) is not None
+    }
+    return max(saved, key=lambda path: saved[path], default=None)
+
+
+def _record(folder: Path) -> dict[str, Any] | None:
+    """state.json, if all the files it lists are there in full size; else None."""
+    try:
+        record: dict[str, Any] = json.loads((folder / STATE_FILE).read_text())
+        files = record["files"].items()
+        whole = all((folder / name).stat().st_size == entry["bytes"] for name, entry in files)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return record if whole and record.get("format") == FORMAT else None
+
+
+def _optimizer_tensors(policy: Policy, trainer: Trainer) -> dict[str, torch.Tensor]:
+    """AdamW's state as {"parameter/key": whole tensor}; empty before the first update."""
+    return {
+        f"{name}/{key}": full_tensor(value).detach().cpu().clone().contiguous()
+        for name, parameter in policy.named_parameters().items()
+        for key, value in trainer.optimizer.state.get(parameter, {}).items()
+    }
+
+
+def _like(value: torch.Tensor, parameter: torch.nn.Parameter) -> torch.Tensor:
+    """A moment, sharded as its parameter; AdamW's step counter (a scalar) stays on the CPU."""
+    if value.ndim == 0:
+        return value
+    value = value.to(parameter.device)
+    if isinstance(parameter, DTensor):
+        return distribute_tensor(value, parameter.device_mesh, parameter.placements)
+    return value
+
+
+def _describe(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def _flush(path: Path) -> None:
+    """Force a file or a folder's entries to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _replace(partial: Path, folder: Path) -> None:
+    """Rename `partial` to `folder`. A folder that is there is moved aside first: rename can't replace a full one."""
+    old = folder.with_name(f"{PARTIAL}{folder.name}-{os.getpid()}-old")
+    if folder.exists():
+        folder.rename(old)
+    partial.rename(folder)
+    _flush(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)

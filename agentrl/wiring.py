@@ -1,0 +1,376 @@
+"""Builds the parts of a run from its config, and takes them down again. The run itself reads in `agentrl.run`."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import random
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+from agentrl import plugins
+from agentrl.config import RunConfig, SamplingConfig
+from agentrl.environment import Environment
+from agentrl.engine.embedded import EmbeddedEngine
+from agentrl.errors import ConfigError, ModelError, StoreError
+from agentrl.progress import MetricsFile, Watcher
+from agentrl.rollout.http_client import HttpClient
+from agentrl.rollout.loop import AgentLoop
+from agentrl.rollout.parser import HermesParser
+from agentrl.rollout.pool import RolloutPool
+from agentrl.rollout.renderer import Renderer
+from agentrl.rollout.samplers import EngineSampler, ReplySampler, ScriptedSampler
+from agentrl.store.records import Lease, RunStatus
+from agentrl.store.store import Store
+from agentrl.sync.memory import MemorySync
+from agentrl.train.policy import Policy
+from agentrl.train.trainer import Trainer
+from agentrl.types import Group, Task, derive_seed
+
+PACKAGES = ("agentrl", "torch", "transformers", "tokenizers", "numpy", "sqlalchemy", "pydantic", "aiohttp")
+MakeSampler = Callable[[Environment, Task], ReplySampler]
+LEASE_HEARTBEAT_S = 30.0
+NOISE_FLOOR = 1e-6
+"""Nats; two exact computations of a logprob in float32 differ by more than this."""
+T = TypeVar("T")
+
+
+@dataclass(kw_only=True, slots=True)
+class Run:
+    """One run: its record in the store, its folder, its environment."""
+
+    id: str
+    command: str
+    config: RunConfig
+    folder: Path
+    store: Store
+    env_class: type[Environment]
+    watcher: Watcher
+    metrics: MetricsFile
+    started: float = field(default_factory=time.monotonic)
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """Raises ConfigError where the environment has no such tasks."""
+        try:
+            tasks = self.env_class.tasks(self.config.env.options, split)
+        except Exception as error:
+            raise ConfigError(f"environment {self.config.env.name!r}: tasks({split!r}) raised {error!r}") from error
+        if not tasks:
+            raise ConfigError(f"environment {self.config.env.name!r} has no {split} tasks; check its options")
+        return tasks
+
+    def event(self, kind: str, **values: Any) -> None:
+        """Tell the metrics file and whoever watches."""
+        self.metrics.write(kind, values)
+        self.watcher.event(kind, values)
+
+    def add_seconds(self, seconds: dict[str, float]) -> None:
+        """Add to the run's wall time by phase."""
+        for name, value in seconds.items():
+            self.phase_seconds[name] = self.phase_seconds.get(name, 0.0) + value
+
+    def tool_specs(self) -> list[dict[str, Any]]:
+        """The tools as chat templates get them."""
+        return [tool.spec() for tool in self.env_class(self.config.env.options).tools]
+
+
+@asynccontextmanager
+async def open_run(
+    config: RunConfig, command: str, watcher: Watcher, model: Path | None = None
+) -> AsyncIterator[Run]:
+    """Make the run's folder and its record; mark how it ended. `model`: the folder of its tokenizer, for `show`."""
+    env_class = plugins.environment(config.env.name)
+    folder = _make_folder(config, command)
+    with _open_store(config) as store:
+        run_id = await store.create_run(
+            folder.name,
+            config.public() | {"command": command, "model_folder": str(model or folder / "start")},
+            seed=config.seed,
+            folder=str(folder),
+            packages=_package_versions(),
+            git_commit=_git_commit(),
+        )
+        run = Run(
+            id=run_id,
+            command=command,
+            config=config,
+            folder=folder,
+            store=store,
+            env_class=env_class,
+            watcher=watcher,
+            metrics=MetricsFile(folder / "metrics.jsonl"),
+        )
+        run.event("run", run=run_id, command=command, folder=str(folder), database=store.location)
+        status = RunStatus.FAILED
+        try:
+            yield run
+            status = RunStatus.COMPLETED
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            status = RunStatus.INTERRUPTED
+            raise
+        finally:
+            await store.finish_run(run_id, status)
+
+
+@dataclass(slots=True)
+class Probe:
+    """A continuation that the trainer scored before an update, so that it can tell old weights from new."""
+
+    policy: Policy
+    prompt_ids: list[int]
+    forced_ids: list[int]
+    previous: list[float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.previous = self.score()
+
+    @classmethod
+    def of(cls, policy: Policy, groups: Sequence[Group]) -> Probe | None:
+        """The first sampled reply of a step's groups; None where nothing was sampled."""
+        turns = [
+            (sample.trajectory.context(turn.index), turn.sampled_ids)
+            for group in groups
+            for sample in group.samples
+            for turn in sample.trajectory.turns[:1]
+            if turn.sampled_ids
+        ]
+        return cls(policy, *turns[0]) if turns else None
+
+    def score(self) -> list[float]:
+        """Logprobs (temperature 1) of forced_ids by the trainer's weights of now."""
+        ids = self.prompt_ids + self.forced_ids
+        return self.policy.logprobs(ids, range(len(self.prompt_ids), len(ids)))
+
+
+@dataclass(kw_only=True, slots=True)
+class Player:
+    """What plays, and what learns where something does."""
+
+    run: Run
+    renderer: Renderer
+    window: int
+    """The engine's context length in tokens."""
+    engine: EmbeddedEngine | None = None
+    client: HttpClient | None = None
+    policy: Policy | None = None
+    trainer: Trainer | None = None
+    sync: MemorySync = field(default_factory=MemorySync)
+    version: int = 0
+    """Of the weights in force."""
+    num_planned: int = 0
+    """Groups planned so far: the next ordinal in the plan."""
+    noise: float = NOISE_FLOOR
+    """Largest difference in logprob seen between trainer and engine with equal weights (nats)."""
+
+    @property
+    def learner(self) -> tuple[Policy, Trainer]:
+        """What learns; only where this run trains."""
+        assert self.policy is not None and self.trainer is not None
+        return self.policy, self.trainer
+
+    def pool(self, sampling: SamplingConfig) -> RolloutPool:
+        """Rollouts that sample from the engine."""
+        assert self.client is not None
+        sampler = EngineSampler(self.client)
+        return make_pool(self.run, self.renderer, lambda env, task: sampler, window=self.window, sampling=sampling)
+
+    def weights_hash(self) -> str:
+        """Of the weights in force; empty where a server of somebody else holds them."""
+        if self.policy is not None:
+            return self.policy.weights_hash()
+        return "" if self.engine is None else self.engine.weights_hash()
+
+
+@asynccontextmanager
+async def open_player(run: Run, model: Path) -> AsyncIterator[Player]:
+    """An engine (ours, or the one at engine.url) whose start gate is passed."""
+    config = run.config
+    renderer = load_renderer(run, model)
+    async with open_engine(config, model) as (engine, client):
+        window = client.max_model_len or config.limits.max_context_tokens or 0
+        yield Player(run=run, renderer=renderer, window=window, engine=engine, client=client)
+
+
+@asynccontextmanager
+async def open_learner(run: Run, model: Path) -> AsyncIterator[Player]:
+    """A player with a policy and its trainer; the engine holds its own copy of the weights."""
+    async with open_player(run, model) as player:
+        assert player.engine is not None
+        with open_policy(run, model) as policy:
+            player.policy, player.trainer = policy, make_trainer(run.config, policy)
+            player.sync.connect(policy.model, [player.engine])
+            try:
+                yield player
+            finally:
+                player.sync.close()
+
+
+@asynccontextmanager
+async def open_engine(config: RunConfig, model: Path) -> AsyncIterator[tuple[EmbeddedEngine | None, HttpClient]]:
+    """The engine and a checked client of it."""
+    options = config.engine
+    if options.url is not None:
+        # A server that reports no version serves the weights that it was started with: version 0 of this run.
+        async with HttpClient(
+            options.url, key=options.key, version=0, request_timeout_s=options.request_timeout_s
+        ) as client:
+            await client.check()
+            yield None, client
+        return
+    engine = EmbeddedEngine(
+        model,
+        threads=options.threads,
+        max_batch_tokens=options.max_batch_tokens,
+        cache_tokens=options.cache_tokens,
+    )
+    async with engine, HttpClient(
+        engine.url, key=engine.key, name=engine.name, request_timeout_s=options.request_timeout_s
+    ) as client:
+        await client.check()
+        yield engine, client
+
+
+def open_policy(run: Run, model: Path) -> Policy:
+    """The weights to train; a context manager."""
+    config = run.config.train
+    return Policy.load(
+        model, device=config.device, threads=config.threads, logprob_chunk_tokens=config.logprob_chunk_tokens
+    )
+
+
+def make_trainer(config: RunConfig, policy: Policy) -> Trainer:
+    """The trainer of a policy."""
+    return Trainer(policy, config.train, config.algorithm)
+
+
+def lease_seconds(config: RunConfig) -> float:
+    """How long a lease lasts between heartbeats: a rollout's time limit and some."""
+    return 2 * LEASE_HEARTBEAT_S + config.limits.turn_timeout_s
+
+
+@asynccontextmanager
+async def heartbeat(run: Run, leases: Sequence[Lease]) -> AsyncIterator[None]:
+    """Keep the leases while their groups are played."""
+
+    async def beat() -> None:
+        while True:
+            await asyncio.sleep(LEASE_HEARTBEAT_S)
+            for lease in leases:
+                await run.store.queue.heartbeat(lease, lease_seconds(run.config))
+
+    task = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+def make_pool(
+    run: Run, renderer: Renderer, sampler: MakeSampler, *, window: int, sampling: SamplingConfig | None = None
+) -> RolloutPool:
+    """A pool of AgentLoops. `window` is the engine's context length in tokens."""
+    config = run.config
+    loop = AgentLoop(
+        env_class=run.env_class,
+        env_config=config.env.options,
+        sampler=sampler,
+        renderer=renderer,
+        parser=HermesParser(in_think=renderer.opens_think),
+        recorder=run.store.recorder,
+        limits=config.limits,
+        sampling=sampling or config.sampling,
+        window=window,
+    )
+    return RolloutPool(loop, config.rollout, config.seed)
+
+
+def oracle_sampler(renderer: Renderer) -> MakeSampler:
+    """Every episode is played by the environment's oracle."""
+
+    def make(env: Environment, task: Task) -> ReplySampler:
+        oracle = env.oracle(task)
+        if oracle is None:
+            raise ConfigError(
+                f"environment {task.env!r} has no oracle, so there is nothing to imitate; "
+                f"start from a model that can play it: model.path=…"
+            )
+        return ScriptedSampler(oracle, renderer)
+
+    return make
+
+
+def load_renderer(run: Run, model_path: str | Path) -> Renderer:
+    """The model's renderer, after its start check (a template that fails it is refused)."""
+    renderer = Renderer.from_pretrained(str(model_path), mode=run.config.rollout.renderer_mode)
+    renderer.check(run.tool_specs())
+    return renderer
+
+
+def endless(items: Sequence[T], seed: int) -> Iterator[T]:
+    """The items in a seeded order, epoch after epoch, each epoch in another order."""
+    epoch = 0
+    while True:
+        order = list(items)
+        random.Random(derive_seed(seed, "order", epoch)).shuffle(order)
+        yield from order
+        epoch += 1
+
+
+def check_model_path(path: str) -> None:
+    """Raises ModelError for what looks like a folder and isn't one, before anything heavy starts."""
+    looks_local = path.startswith((".", "/", "~")) or path.count("/") > 1
+    if looks_local and not (Path(path).expanduser() / "config.json").is_file():
+        raise ModelError(f"model.path={path}: no model folder there (config.json is missing); check the path")
+
+
+def _make_folder(config: RunConfig, command: str) -> Path:
+    name = config.name or time.strftime(f"%Y%m%d-%H%M%S-{command}-{config.env.name}")
+    folder = Path(config.runs_dir) / name
+    number = 1
+    while True:
+        try:
+            folder.mkdir(parents=True)
+            return folder.resolve()
+        except FileExistsError:
+            if config.name is not None:
+                raise ConfigError(f"name={name}: {folder} exists already; choose another name or remove it") from None
+            number += 1
+            folder = folder.with_name(f"{name}-{number}")
+        except OSError as error:
+            raise ConfigError(f"runs_dir={config.runs_dir}: can't make {folder}: {error.strerror}") from None
+
+
+def _open_store(config: RunConfig) -> Store:
+    target = config.store.url or str(Path(config.runs_dir) / "agentrl.db")
+    try:
+        return Store.open(target)
+    except StoreError as error:
+        raise StoreError(f"store.url: {error}") from error
+
+
+def _package_versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _git_commit() -> str | None:
+    """The commit of the code that runs, if it runs from a checkout."""
+    folder = Path(__file__).resolve().parent
+    try:
+        command = ["git", "-C", str(folder), "rev-parse", "HEAD"]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout.strip() or None

@@ -1,0 +1,164 @@
+"""Multi-step arithmetic with a calculator that does one operation per call.
+
+A problem of level n needs n calls, each with the result of the one before. The reward is 1 for the exact answer
+in the form `Answer: 57`, else 0: nothing is given for calling the tool or for the form.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from itertools import islice
+from typing import NamedTuple
+
+from pydantic import Field
+
+from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, Oracle
+from agentrl.tool import tool
+from agentrl.tools.calculator import evaluate, format_number
+from agentrl.types import Artifacts, Grade, Message, Task, ToolCall, Trajectory
+
+SYSTEM = "Use the calculator, one operation per call. End with: Answer: <number>"
+NAMES = ("Ann", "Bob", "Eve", "Max", "Kim", "Leo")
+THINGS = ("apples", "coins", "books", "cards", "stones")
+WORDS = {
+    "+": ("gets {n} more", "finds {n} more"),
+    "-": ("gives {n} away", "loses {n}"),
+    "*": ("now has {n} times as many", "gets {n} times what was there"),
+}
+MAX_DRAWS_PER_TASK = 100
+"""A small level has few different problems; the generator gives up instead of turning for ever."""
+_ANSWER = re.compile(r"Answer:\s*(-?\d{1,200}(?:\.\d{1,200}|/\d{1,200})?)(?![\w./])")
+
+
+@tool
+def calculator(expression: str) -> str:
+    """Evaluate an arithmetic expression with one operation."""
+    return format_number(evaluate(expression, max_operations=1))
+
+
+class CalculatorConfig(EnvironmentConfig):
+    """Options of the calculator environment."""
+
+    level: int = Field(2, ge=1, le=4)
+    """Operations per problem; each needs a call of its own."""
+    max_operand: int = Field(20, ge=2, le=999)
+    train_tasks: int = Field(4096, ge=1)
+    held_out_tasks: int = Field(512, ge=1)
+    task_seed: int = 0
+
+
+class Step(NamedTuple):
+    """One operation on the running value."""
+
+    op: str
+    operand: int
+
+
+class Calculator(Environment):
+    """Word and expression problems from a seeded generator."""
+
+    Config = CalculatorConfig
+    version = "1"
+
+    tools = (calculator,)
+
+    @classmethod
+    def tasks(cls, config: EnvironmentConfig, split: str) -> Sequence[Task]:
+        """Raises ValueError for a split other than "train" and "held_out"."""
+        assert isinstance(config, CalculatorConfig)
+        sizes = {"train": config.train_tasks, "held_out": config.held_out_tasks}
+        if split not in sizes:
+            raise ValueError(f"calculator has the splits {', '.join(sizes)}, not {split!r}")
+        return _take(_generate(config), split, sizes[split])
+
+    @classmethod
+    async def grade(
+        cls, task: Task, trajectory: Trajectory, artifacts: Artifacts, ctx: EnvironmentContext
+    ) -> Grade:
+        replies = [turn.message.text for turn in trajectory.turns]
+        found = _ANSWER.findall(replies[-1]) if replies else []
+        correct = bool(found) and _number(found[-1]) == Fraction(str(task.data["answer"]))
+        num_calls = sum(len(turn.tool_calls) for turn in trajectory.turns)
+        return Grade(
+            reward=float(correct),
+            parts={"answered": float(bool(found)), "num_calls": float(num_calls)},
+            grader="calculator",
+            grader_version=cls.version,
+        )
+
+    def oracle(self, task: Task) -> Oracle:
+        """Plays the operations in order, each with the calculator's last result, then answers."""
+        steps = [Step(str(op), int(operand)) for op, operand in task.data["steps"]]  # type: ignore[union-attr, misc]
+        first = str(task.data["first"])
+
+        def reply(messages: list[Message]) -> Message:
+            results = [m.text for m in messages if m.role == "tool"]
+            value = results[-1] if results else first
+            if len(results) == len(steps):
+                return Message(role="assistant", content=f"Answer: {value}")
+            step = steps[len(results)]
+            arguments = f'{{"expression": "{value} {step.op} {step.operand}"}}'
+            call = ToolCall(id=f"call_{len(results)}", name="calculator", arguments=arguments)
+            return Message(role="assistant", tool_calls=[call])
+
+        return reply
+
+
+def _number(text: str) -> Fraction | None:
+    try:
+        return Fraction(text)
+    except ZeroDivisionError:
+        return None
+
+
+def _take(tasks: Iterator[Task], split: str, count: int) -> list[Task]:
+    taken: dict[str, Task] = {}
+    for task in islice(tasks, MAX_DRAWS_PER_TASK * count):
+        if task.split == split:
+            taken.setdefault(task.key, task.model_copy(update={"id": f"{split}-{len(taken)}"}))
+            if len(taken) == count:
+                return list(taken.values())
+    raise ValueError(
+        f"calculator: only {len(taken)} different {split} problems at this level; "
+        f"lower env.{split}_tasks or raise env.level or env.max_operand"
+    )
+
+
+def _generate(config: CalculatorConfig) -> Iterator[Task]:
+    """An endless seeded stream. The split follows from the problem, so no problem is in both."""
+    rng = random.Random(f"calculator/{config.task_seed}/{config.level}/{config.max_operand}")
+    while True:
+        first = rng.randint(1, config.max_operand)
+        steps = [Step(rng.choice("+-*"), rng.randint(1, config.max_operand)) for _ in range(config.level)]
+        question = _words(rng, first, steps) if rng.random() < 0.5 else _expression(first, steps)
+        # Split by the arithmetic, not by the wording: the same sum in other words is not new.
+        digest = hashlib.sha256(repr((first, steps)).encode()).digest()
+        split = "held_out" if digest[0] < 64 else "train"
+        messages = [Message(role="system", content=SYSTEM), Message(role="user", content=question)]
+        data = {"first": first, "steps": [list(step) for step in steps], "answer": str(_solve(first, steps))}
+        yield Task(env="calculator", id="", split=split, messages=messages, data=data)  # type: ignore[arg-type]
+
+
+def _solve(first: int, steps: Sequence[Step]) -> Fraction:
+    value = Fraction(first)
+    for step in steps:
+        value = evaluate(f"{format_number(value)} {step.op} {step.operand}")
+    return value
+
+
+def _expression(first: int, steps: Sequence[Step]) -> str:
+    text = str(first)
+    for step in steps:
+        text = f"({text}) {step.op} {step.operand}" if " " in text else f"{text} {step.op} {step.operand}"
+    return f"What is {text}?"
+
+
+def _words(rng: random.Random, first: int, steps: Sequence[Step]) -> str:
+    name, things = rng.choice(NAMES), rng.choice(THINGS)
+    clauses = [rng.choice(WORDS[step.op]).format(n=step.operand) for step in steps]
+    story = "".join(f" {name} {clause}." for clause in clauses)
+    return f"{name} has {first} {things}.{story} How many {things}?"

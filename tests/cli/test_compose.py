@@ -1,0 +1,83 @@
+"""The command line's keys: a mistake is one line that names the key and the nearest right one (exit code 2)."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from agentrl.cli import main
+from agentrl.cli.compose import load_config
+from agentrl.config import RunConfig
+from agentrl.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("trainer.lr_rate=1e-6", "train.learning_rate"),
+        ("train.lr=1e-6", "train.learning_rate"),
+        ("env.max_tunrs=5", "limits.max_turns"),
+        ("env.lvel=2", "env.level"),
+        ("+train.learning_rate=1", "train.learning_rate"),
+        ("++train.new=1", "can't be added"),
+        ("~train.steps", "train.steps"),
+        ("train.learning_rate=abc", "train.learning_rate='abc'"),
+        ("train.steps=1.5", "train.steps=1.5"),
+        ("train.steps=1,2", "one value per key"),
+        ("env.level=9", "env.level=9"),
+        ("model=tny", "nearest: tiny"),
+        ("engine=vlm", "embedded"),
+        ("algorithm.group_size=1", "at least 2"),
+        ("algorithm.aggregation=mean", "'token' or 'trajectory'"),
+        ("limits.max_turns=[1", "can't read"),
+        ("train", "key=value"),
+    ],
+)
+def test_K01_a_mistake_is_one_line_and_exit_code_2(
+    override: str, says: str, capsys: pytest.CaptureFixture[str], tmp_path: object
+) -> None:
+    code = main(["train", "--env", "calculator", override, f"runs_dir={tmp_path}"])
+    out, err = capsys.readouterr()
+    assert code == 2 and out == ""
+    assert says in err and len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["calculater", "swe_bensh"])
+def test_K01_an_unknown_environment_lists_the_known(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--env", name]) == 2
+    err = capsys.readouterr().err
+    assert repr(name) in err and "calculator" in err
+
+
+def test_no_environment_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train"]) == 2
+    assert "--env NAME" in capsys.readouterr().err
+
+
+def test_env_can_be_given_as_a_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--cfg", "env=calculator", "env.level=3"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["env"] == {
+        "name": "calculator", "level": 3, "max_operand": 20, "train_tasks": 4096, "held_out_tasks": 512, "task_seed": 0,
+    }  # fmt: skip
+
+
+def test_cfg_prints_every_key_and_its_output_is_a_config(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--env", "calculator", "--cfg", "train.steps=7"]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert printed == load_config("calculator", ["train.steps=7"]).public()
+    assert RunConfig.model_validate(printed).train.steps == 7
+
+
+def test_the_environments_yaml_sets_keys_and_the_command_line_wins() -> None:
+    assert load_config("calculator").limits.max_turns == 5
+    assert load_config("calculator", ["limits.max_turns=9"]).limits.max_turns == 9
+
+
+def test_secrets_are_not_in_what_is_stored() -> None:
+    config = load_config("calculator", ["engine.key=hush", "store.url='postgresql://me:hush@localhost/x'"])
+    assert config.engine.key == "hush" and "hush" not in str(config.public())
+
+
+def test_a_group_of_one_is_refused_D02() -> None:
+    with pytest.raises(ConfigError, match="group_size must be at least 2"):
+        load_config("calculator", ["algorithm.group_size=1"])

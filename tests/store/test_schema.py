@@ -1,0 +1,193 @@
+"""Opening: what is made, what is refused, and that migrations and tables agree."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import select
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.schema import CreateTable
+
+from agentrl.errors import StoreError
+from agentrl.store import Store
+from agentrl.store.database import Database, database_now
+from agentrl.store.schema import _config, head
+from agentrl.store.tables import Base
+from tests.store.builders import record, start_run, trajectory
+
+
+def sql(path: Path | str, *statements: str) -> list[tuple[object, ...]]:
+    """Run statements from outside; the records of the last one."""
+    connection = sqlite3.connect(path)
+    with connection:
+        found = [connection.execute(statement).fetchall() for statement in statements][-1]
+    connection.close()
+    return found
+
+
+def test_migrations_make_exactly_the_tables(tmp_path: Path) -> None:
+    Store.open(tmp_path / "s.db").close()
+    database = Database.open(tmp_path / "s.db", 1.0)
+    with database.reading() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        assert compare_metadata(context, Base.metadata) == []
+    Base.metadata.create_all(database.engine)  # checks and the order of keys, which compare_metadata leaves out
+    made = "select name, sql from sqlite_master where name not like 'alembic%' and name not like 'sqlite%' order by 1"
+    migrated = sql(tmp_path / "s.db", made)
+    database.close()
+    direct = Database.open(tmp_path / "direct.db", 1.0)
+    Base.metadata.create_all(direct.engine)
+    direct.close()
+    assert [normal(text) for _, text in migrated] == [normal(text) for _, text in sql(tmp_path / "direct.db", made)]
+
+
+def normal(statement: object) -> list[str]:
+    """A CREATE statement's parts, whatever their order."""
+    return sorted(part.strip(" ,\t)") for part in str(statement).splitlines())
+
+
+def test_downgrade_leaves_nothing(tmp_path: Path) -> None:
+    Store.open(tmp_path / "s.db").close()
+    database, config = Database.open(tmp_path / "s.db", 1.0), _config()
+    with database.writing() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "base")
+    database.close()
+    assert sql(tmp_path / "s.db", "select name from sqlite_master where type = 'table'") == [("alembic_version",)]
+    Store.open(tmp_path / "s.db").close()
+    assert sql(tmp_path / "s.db", "select version_num from alembic_version") == [(head(),)]
+
+
+async def test_open_makes_the_folder_and_keeps_what_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "s.db"
+    with Store.open(path) as store:
+        assert store.location == str(path)
+        run = await start_run(store)
+        rollout = trajectory(run)
+        await record(store, rollout)
+    with Store.open(f"sqlite:///{path}") as store:
+        assert store.load_trajectory(rollout.id) == rollout
+
+
+def test_sqlite_is_set_up(tmp_path: Path) -> None:
+    Store.open(tmp_path / "s.db").close()
+    assert sql(tmp_path / "s.db", "pragma journal_mode") == [("wal",)]
+    database = Database.open(tmp_path / "s.db", 30.0)
+    with database.reading() as connection:
+        names = ("journal_mode", "foreign_keys", "synchronous", "busy_timeout")
+        pragmas = [connection.exec_driver_sql(f"pragma {name}").scalar() for name in names]
+    database.close()
+    assert pragmas == ["wal", 1, 1, 30000]
+
+
+def test_a_newer_schema_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    Store.open(path).close()
+    sql(path, "update alembic_version set version_num = '0999'")
+    with pytest.raises(StoreError, match=rf"s\.db has schema 0999, newer than schema {head()} .*upgrade agentrl"):
+        Store.open(path)
+    assert sql(path, "select version_num from alembic_version") == [("0999",)]
+
+
+def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    sql(path, "create table notes (text)")
+    with pytest.raises(StoreError, match=r"other\.db holds tables of another program"):
+        Store.open(path)
+    assert sql(path, "select name from sqlite_master") == [("notes",)]
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("these are my notes\n" * 100)
+    with pytest.raises(StoreError, match=r"notes\.txt: file is not a database \(the file is corrupt"):
+        Store.open(path)
+    assert path.read_text() == "these are my notes\n" * 100
+
+
+def test_a_damaged_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    Store.open(path).close()
+    content = bytearray(path.read_bytes())
+    content[100:4096] = b"\xff" * 3996  # the page that lists the tables
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"s\.db: .*malformed.*corrupt"):
+        Store.open(path)
+
+
+def test_a_folder_is_no_database(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=f"{tmp_path}: unable to open"):
+        Store.open(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="its folder can't be made"):
+        Store.open(tmp_path / "file" / "s.db")
+
+
+def test_a_read_only_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    sql(path, "pragma user_version = 1")
+    with pytest.raises(StoreError, match=r"s\.db.*readonly.*writable"):
+        Store.open(f"sqlite:///file:{path}?mode=ro&uri=true")
+
+
+def test_a_locked_database_is_refused_after_the_timeout(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("begin exclusive")
+    began = time.monotonic()
+    with pytest.raises(StoreError, match=r"s\.db: database is locked \(another process holds it"):
+        Store.open(path, busy_timeout_s=0.1)
+    assert 0.1 <= time.monotonic() - began < 5.0
+    holder.close()
+
+
+async def test_reading_needs_no_lock_and_a_write_waits_only_so_long(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    with Store.open(path) as store:
+        run = await start_run(store)
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("begin immediate")
+    with Store.open(path, busy_timeout_s=0.05) as store:
+        assert [stored.id for stored in store.runs()] == [run]
+        with pytest.raises(StoreError, match=r"s\.db: database is locked"):
+            await store.finish_run(run)
+        holder.execute("rollback")
+        await store.finish_run(run)
+    holder.close()
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (":memory:", "in memory"),
+        ("sqlite://", "in memory"),
+        ("no such://x", "no database URL"),
+        ("nosuchdialect://host/db", "no driver"),
+    ],
+)
+def test_what_can_not_be_a_store_is_refused(target: str, message: str) -> None:
+    with pytest.raises(StoreError, match=message):
+        Store.open(target)
+
+
+def test_a_password_is_not_shown() -> None:
+    with pytest.raises(StoreError) as caught:
+        Store.open("nosuchdialect://user:secret@host/db")
+    assert "secret" not in str(caught.value)
+
+
+def test_the_schema_and_the_clock_are_portable_to_postgresql() -> None:
+    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
+    statements = [str(CreateTable(table).compile(dialect=dialect)) for table in Base.metadata.sorted_tables]
+    made: set[str] = set()
+    for table in Base.metadata.sorted_tables:  # PostgreSQL knows no reference to a table that comes later
+        made.add(table.name)
+        assert {key.column.table.name for key in table.foreign_keys} <= made
+    assert len(statements) == len(made) == 14
+    assert "clock_timestamp()" in str(select(database_now()).compile(dialect=dialect))
