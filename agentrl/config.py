@@ -118,7 +118,7 @@ class TrainConfig(Section):
     max_grad_norm: float = Field(1.0, gt=0)
     updates_per_step: int = Field(1, ge=1)
     """Batches (optimizer updates) that a step's Rows are split into."""
-    micro_batch_tokens: int = Field(1024, ge=1)
+    micro_batch_tokens: int = Field(4096, ge=1)
     """Token budget of one forward pass; a longer Row goes alone."""
     logprob_chunk_tokens: int = Field(1024, ge=1)
     """Tokens whose logits exist at once."""
@@ -146,7 +146,7 @@ class SftConfig(Section):
     """The warm start by `agentrl sft`."""
 
     demonstrations: int = Field(512, ge=1)
-    steps: int = Field(150, ge=1)
+    steps: int = Field(200, ge=1)
     batch_size: int = Field(32, ge=1)
     """Demonstrations per update."""
     learning_rate: float = Field(2e-3, gt=0)

@@ -61,10 +61,10 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
 def need_extra(name: str) -> None:
     """Exit early where the packages of an extra are missing. Raises ConfigError."""
     try:
-        import torch  # noqa: F401
-        import transformers  # noqa: F401
+        from transformers.utils import logging
     except ImportError as error:
         raise ConfigError(f"{error.name} is missing; install it with: pip install 'agentrl[{name}]'") from None
+    logging.disable_progress_bar()  # ours shows the phases of a run, not of a file
 
 
 def is_terminal() -> bool:

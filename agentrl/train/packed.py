@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from agentrl.errors import ModelError
+from agentrl.train.attention import PACKED_ATTENTION, row_starts
 
 HEAD_OPTIONS = (
     "final_logit_softcapping",
@@ -40,9 +41,7 @@ class PackedModel(nn.Module):
         `ids`, `position_ids`: [T]; `sources`, `targets`, `temperature`: [S]: id targets[s] is predicted at place
         sources[s] from logits / temperature[s].
         """
-        hidden = self.model.base_model(
-            input_ids=ids[None], position_ids=position_ids[None], use_cache=False
-        ).last_hidden_state[0]
+        hidden = self.hidden(ids, position_ids)
         selected = hidden[sources]
         if len(sources) == 0:
             # Still a function of the weights, so that backward runs FSDP's hooks.
@@ -51,6 +50,20 @@ class PackedModel(nn.Module):
         chunks = [c.split(self.chunk_tokens) for c in (selected, targets, temperature)]
         parts = [self._chunk(*chunk, recompute=len(chunks[0]) > 1) for chunk in zip(*chunks, strict=True)]
         return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts])
+
+    def hidden(self, ids: Tensor, position_ids: Tensor) -> Tensor:
+        """The last hidden states [T, width] of packed Rows."""
+        starts = row_starts(position_ids)
+        longest = int((starts[1:] - starts[:-1]).max())
+        return self.model.base_model(  # type: ignore[no-any-return]
+            input_ids=ids[None],
+            position_ids=position_ids[None],
+            use_cache=False,
+            cu_seq_lens_q=starts,
+            cu_seq_lens_k=starts,
+            max_length_q=longest,
+            max_length_k=longest,
+        ).last_hidden_state[0]
 
     def _chunk(self, hidden: Tensor, targets: Tensor, temperature: Tensor, *, recompute: bool) -> tuple[Tensor, Tensor]:
         """One chunk through the head. Several chunks keep no logits for backward but compute them again."""
@@ -76,6 +89,14 @@ def chosen_logprobs(logits: Tensor, targets: Tensor, temperature: Tensor) -> tup
         # 0 * -inf (a masked-out id of the vocabulary) counts as 0.
         entropy = torch.special.entr(logprobs.exp()).sum(dim=-1)
     return logprobs.gather(-1, targets[:, None])[:, 0], entropy
+
+
+def choose_attention(model: Any, device: torch.device) -> None:
+    """On a CPU, attention without a dense mask, where every layer is plain causal attention."""
+    layer_types = set(getattr(model.config, "layer_types", None) or ["full_attention"])
+    is_plain = layer_types == {"full_attention"} and not getattr(model.config, "sliding_window", None)
+    if device.type == "cpu" and is_plain:
+        model.set_attn_implementation(PACKED_ATTENTION)
 
 
 def decoder_layers(model: Any) -> nn.ModuleList:
@@ -113,7 +134,7 @@ def check_forward(packed: PackedModel, device: torch.device) -> None:
         raise ModelError(f"{name} returns {logits.shape[-1]} logits from a head of {vocab_size} rows")
     base, head = model.base_model, model.get_output_embeddings()
     alone = [base(input_ids=part[None], use_cache=False).last_hidden_state[0] for part in (ids[:5], ids[5:])]
-    together = base(input_ids=ids[None], position_ids=position_ids[None], use_cache=False).last_hidden_state[0]
+    together = packed.hidden(ids, position_ids)
     if _differ(head(alone[0]), logits):
         raise ModelError(f"{name} computes its logits by more than head(hidden): it can't be trained in chunks")
     if _differ(torch.cat(alone), together):

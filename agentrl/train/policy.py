@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor
 from agentrl.batch.packing import MicroBatch
 from agentrl.errors import ModelError
 from agentrl.train import process_group
-from agentrl.train.packed import PackedModel, check_forward, check_options, decoder_layers
+from agentrl.train.packed import PackedModel, check_forward, choose_attention, check_options, decoder_layers
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -64,6 +64,7 @@ class Policy:
         self.model = model
         check_options(model)
         model.to(device=self.device, dtype=torch.promote_types(dtype, torch.float32))
+        choose_attention(model, self.device)
         self.packed = PackedModel(model, logprob_chunk_tokens)
         check_forward(self.packed, self.device)
         self.mesh, self._owns_group = process_group.acquire(self.device.type)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -160,7 +161,9 @@ def make_rows(groups: list[Group]) -> list[Row]:
 
 def plain_model(policy: Policy) -> Any:
     """The same weights in a model without FSDP, packing, chunks or checkpointing."""
-    model = AutoModelForCausalLM.from_config(policy.model.config, dtype=policy.loss_dtype)
+    model = AutoModelForCausalLM.from_config(
+        copy.deepcopy(policy.model.config), dtype=policy.loss_dtype, attn_implementation="sdpa"
+    )
     model.load_state_dict(dict(policy.tensors(policy.loss_dtype)), strict=False)
     return model.eval()
 
