@@ -92,9 +92,7 @@ class Environment(ABC):
 
     @classmethod
     @abstractmethod
-    async def grade(
-        cls, task: Task, trajectory: Trajectory, artifacts: Artifacts, ctx: EnvironmentContext
-    ) -> Grade:
+    async def grade(cls, task: Task, trajectory: Trajectory, artifacts: Artifacts, ctx: EnvironmentContext) -> Grade:
         """Measure the episode. It may run again years later: use only what is passed in."""
 
     async def close(self) -> None:  # noqa: B027 - optional hook, not forgotten

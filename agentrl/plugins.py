@@ -44,7 +44,9 @@ def environment(name: str) -> type[Environment]:
     """The class of an environment. Raises PluginError where it is unknown, broken or no Environment."""
     loaded = load("agentrl.envs", name)
     if not (isinstance(loaded, type) and issubclass(loaded, Environment)):
-        raise PluginError(f"agentrl.envs: {name!r} is {loaded!r}; register a subclass of agentrl.environment.Environment")
+        raise PluginError(
+            f"agentrl.envs: {name!r} is {loaded!r}; register a subclass of agentrl.environment.Environment"
+        )
     return loaded
 
 

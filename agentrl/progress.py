@@ -160,12 +160,15 @@ def draw_curve(metrics_file: Path, picture: Path) -> None:
     from matplotlib.figure import Figure
 
     records = [json.loads(line) for line in metrics_file.read_text(encoding="utf-8").splitlines()]
-    steps = [r for r in records if r["kind"] == "step" and r["reward_mean"] is not None]
-    evals = [r for r in records if r["kind"] == "eval"]
+    # A resumed run measures some steps again: the last record of each counts.
+    steps = list({r["ordinal"]: r for r in records if r["kind"] == "step" and r["reward_mean"] is not None}.values())
+    evals = list({(r["ordinal"], r["sampling"]): r for r in records if r["kind"] == "eval"}.values())
     figure = Figure(figsize=(7, 4), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    axes.plot([r["ordinal"] + 0.5 for r in steps], [r["reward_mean"] for r in steps], label="reward of a step's rollouts")
+    axes.plot(
+        [r["ordinal"] + 0.5 for r in steps], [r["reward_mean"] for r in steps], label="reward of a step's rollouts"
+    )
     for sampling, marker in (("greedy", "o-"), ("sampled", "s--")):
         points = [r for r in evals if r["sampling"] == sampling and r["success"] is not None]
         axes.plot([r["ordinal"] for r in points], [r["success"] for r in points], marker, label=f"held-out, {sampling}")

@@ -11,7 +11,6 @@ The store lies between collect and learn: what is trained on is read back from i
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -25,9 +24,9 @@ from agentrl.batch.advantages import assign_advantages
 from agentrl.batch.rows import Row, build_rows
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.progress import EvalResult, Summary, Watcher, draw_curve, phase, rollout_metrics, summarize
-from agentrl.rollout.parser import write_reply
+from agentrl.progress import EvalResult, Summary, Watcher, draw_curve, phase, plain, rollout_metrics, summarize
 from agentrl.rollout.pool import RolloutPool
+from agentrl.run_folder import Run, heartbeat, lease_seconds, open_run, reopen_run
 from agentrl.store.records import StepRow
 from agentrl.sync.base import Canary
 from agentrl.train import checkpoint, tiny
@@ -36,19 +35,17 @@ from agentrl.types import Group, Purpose, Task, derive_seed
 from agentrl.wiring import (
     Player,
     Probe,
-    Run,
     check_model_path,
     endless,
-    heartbeat,
-    lease_seconds,
     load_renderer,
     make_pool,
     make_trainer,
     open_learner,
     open_player,
     open_policy,
-    open_run,
     oracle_sampler,
+    random_tiny,
+    tiny_folder,
 )
 
 SFT_WARMUP_STEPS = 20
@@ -62,19 +59,37 @@ async def train(config: RunConfig, watcher: Watcher) -> Summary:
         raise ConfigError("engine.url: weights can't be sent to a running server; leave it out to train")
     base = await base_model(config, watcher)
     async with open_run(config, "train", watcher, base) as run, open_learner(run, base) as player:
-        await begin(player)
+        await register(player)
+        await prove(player)
         before = await evaluate(player, ordinal=0)
-        tasks = endless(run.tasks("train"), config.seed)
-        for ordinal in range(config.train.steps):
-            await step(player, ordinal, list(islice(tasks, config.algorithm.groups_per_step)))
-            done = ordinal + 1
-            if _is_due(done, config.eval.every) and done < config.train.steps:
-                await evaluate(player, ordinal=done)
-            if _is_due(done, config.train.checkpoint_every):
-                save(player, done)
-        after = await evaluate(player, ordinal=config.train.steps)
-        save(player, config.train.steps)
-        return finish(player, config.train.steps, before, after)
+        return await train_from(player, 0, before)
+
+
+async def resume(config: RunConfig, watcher: Watcher, run_id: str) -> Summary:
+    """Go on from the last complete checkpoint of a run; what came after it is abandoned."""
+    async with reopen_run(config, watcher, run_id) as (run, folder), open_learner(run, folder) as player:
+        state = checkpoint.load(folder, player.learner[1])
+        player.version, player.num_planned = state["version"], state["num_planned"]
+        await run.store.abandon(run.id, version=player.version, step=state["last_step"])
+        await prove(player)
+        return await train_from(player, state["steps_done"], [EvalResult(**result) for result in state["before"]])
+
+
+async def train_from(player: Player, steps_done: int, before: Sequence[EvalResult]) -> Summary:
+    """The steps that are left, the last measure, the end."""
+    run, config = player.run, player.run.config
+    size = config.algorithm.groups_per_step
+    tasks = islice(endless(run.tasks("train"), config.seed), steps_done * size, None)
+    for ordinal in range(steps_done, config.train.steps):
+        await step(player, ordinal, list(islice(tasks, size)))
+        done = ordinal + 1
+        if _is_due(done, config.eval.every) and done < config.train.steps:
+            await evaluate(player, ordinal=done)
+        if _is_due(done, config.train.checkpoint_every):
+            save(player, done, before)
+    after = await evaluate(player, ordinal=config.train.steps)
+    save(player, config.train.steps, before)
+    return finish(player, config.train.steps, before, after)
 
 
 async def evaluate_model(config: RunConfig, watcher: Watcher) -> Summary:
@@ -170,7 +185,7 @@ async def learn(player: Player, ordinal: int, groups: Sequence[Group]) -> tuple[
     mismatch = await asyncio.to_thread(trainer.score, rows)
     report = await asyncio.to_thread(trainer.step, rows, ordinal)
     player.noise = np.nanmax([player.noise, mismatch["mismatch_logprob_max"]])
-    metrics = advantages.metrics() | mismatch | report.metrics | {"learning_rate": report.learning_rate}
+    metrics: dict[str, Any] = advantages.metrics() | mismatch | report.metrics | {"learning_rate": report.learning_rate}
     metrics |= {"num_dropped_groups": len(groups) - len(usable), "skipped_updates": report.skipped}
     await record(player, step_id, ordinal, rows, report, metrics)
     await asyncio.gather(*(store.queue.archive(group.id) for group in usable))
@@ -183,6 +198,7 @@ async def record(
     """Write the step's Rows and metrics, and the version that it made; a step without an update makes none."""
     run, (policy, _) = player.run, player.learner
     before, after = player.version, None
+    player.last_step = step_id
     if report.num_updates:
         weights_hash, parent = policy.weights_hash(), (run.id, before)
         after = player.version = await run.store.add_version(
@@ -227,18 +243,6 @@ async def base_model(config: RunConfig, watcher: Watcher) -> Path:
     return folder
 
 
-def random_tiny(run: Run) -> Path:
-    """A tiny model with random weights, whose tokenizer knows the environment's words."""
-    env = run.env_class(run.config.env.options)
-    tasks = run.tasks("train")[: tiny.CORPUS_TASKS]
-    texts = [tiny.HEADERS, *(json.dumps(spec) for spec in run.tool_specs())]
-    for task in tasks:
-        texts += [message.text for message in task.messages]
-        oracle = env.oracle(task)
-        texts += [write_reply(oracle(task.messages))] if oracle else []
-    return tiny.make(run.folder / "start", texts, run.config.seed)
-
-
 async def register(player: Player) -> None:
     """Version 0 of the run: the weights that it starts from, with their parent where this store knows it."""
     run, config = player.run, player.run.config
@@ -253,9 +257,8 @@ async def register(player: Player) -> None:
     )
 
 
-async def begin(player: Player) -> None:
-    """Register version 0 and have the engine prove it."""
-    await register(player)
+async def prove(player: Player) -> None:
+    """Have the engine prove that it starts with the trainer's weights."""
     run, (policy, _) = player.run, player.learner
     prompt = player.renderer.start(run.tasks("train")[0].messages, run.tool_specs())
     await publish(player, Probe(policy, prompt[:1], prompt[1:]))
@@ -307,10 +310,17 @@ async def _imitate_once(player: Player, ordinal: int, rows: Sequence[Row]) -> No
     run.event("sft", ordinal=ordinal, loss=report.loss, grad_norm=report.grad_norm, version=player.version)
 
 
-def save(player: Player, steps_done: int) -> Path:
+def save(player: Player, steps_done: int, before: Sequence[EvalResult] = ()) -> Path:
     """Write a checkpoint: weights in Hugging Face format, optimizer, and where the run stands."""
     run, (policy, trainer) = player.run, player.learner
-    state = {"run": run.id, "version": player.version, "steps_done": steps_done, "num_planned": player.num_planned}
+    state = {
+        "run": run.id,
+        "version": player.version,
+        "last_step": player.last_step,
+        "steps_done": steps_done,
+        "num_planned": player.num_planned,
+        "before": plain([asdict(result) for result in before]),
+    }
     return checkpoint.save(run.folder / "checkpoints" / f"step-{steps_done}", policy, trainer, state)
 
 
@@ -344,12 +354,6 @@ def finish(player: Player, steps: int, before: Sequence[EvalResult], after: Sequ
     return summary
 
 
-def tiny_folder(config: RunConfig) -> Path:
-    """Where the tiny model is cached: one folder per environment, warm start and seed."""
-    recipe = {name: config.public()[name] for name in ("env", "sft", "limits", "seed")}
-    return tiny.cache_folder(config.model.cache_dir, config.env.name, recipe)
-
-
 async def _drop_unmeasured(run: Run, groups: Sequence[Group]) -> list[Group]:
     """The groups with at least two measured samples; the others are dropped whole, with the reason."""
     usable = []
@@ -371,7 +375,7 @@ def _step_row(place: int, row: Row, report: RowReport) -> StepRow:
         end_turn=row.end_turn,
         grade_id=row.grade_id,
         advantage=row.advantage,
-        weights=[tuple(run) for run in row.runs],
+        weights=[(run.start, run.end, run.weight, run.reason) for run in row.runs],
         ratio_mean=report.ratio_mean,
         ratio_max=report.ratio_max,
         clip_share=report.clip_share,

@@ -1,122 +1,36 @@
-"""Builds the parts of a run from its config, and takes them down again. The run itself reads in `agentrl.run`."""
+"""Builds what plays and what learns from a config, and takes it down again. The run reads in `agentrl.run`."""
 
 from __future__ import annotations
 
-import asyncio
-import platform
+import json
 import random
-import subprocess
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from agentrl import plugins
 from agentrl.config import RunConfig, SamplingConfig
-from agentrl.environment import Environment
 from agentrl.engine.embedded import EmbeddedEngine
-from agentrl.errors import ConfigError, ModelError, StoreError
-from agentrl.progress import MetricsFile, Watcher
+from agentrl.environment import Environment
+from agentrl.errors import ConfigError, ModelError
 from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.loop import AgentLoop
-from agentrl.rollout.parser import HermesParser
+from agentrl.rollout.parser import HermesParser, write_reply
 from agentrl.rollout.pool import RolloutPool
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.samplers import EngineSampler, ReplySampler, ScriptedSampler
-from agentrl.store.records import Lease, RunStatus
-from agentrl.store.store import Store
+from agentrl.run_folder import Run
 from agentrl.sync.memory import MemorySync
+from agentrl.train import tiny
 from agentrl.train.policy import Policy
 from agentrl.train.trainer import Trainer
 from agentrl.types import Group, Task, derive_seed
 
-PACKAGES = ("agentrl", "torch", "transformers", "tokenizers", "numpy", "sqlalchemy", "pydantic", "aiohttp")
 MakeSampler = Callable[[Environment, Task], ReplySampler]
-LEASE_HEARTBEAT_S = 30.0
 NOISE_FLOOR = 1e-6
 """Nats; two exact computations of a logprob in float32 differ by more than this."""
 T = TypeVar("T")
-
-
-@dataclass(kw_only=True, slots=True)
-class Run:
-    """One run: its record in the store, its folder, its environment."""
-
-    id: str
-    command: str
-    config: RunConfig
-    folder: Path
-    store: Store
-    env_class: type[Environment]
-    watcher: Watcher
-    metrics: MetricsFile
-    started: float = field(default_factory=time.monotonic)
-    phase_seconds: dict[str, float] = field(default_factory=dict)
-
-    def tasks(self, split: str) -> Sequence[Task]:
-        """Raises ConfigError where the environment has no such tasks."""
-        try:
-            tasks = self.env_class.tasks(self.config.env.options, split)
-        except Exception as error:
-            raise ConfigError(f"environment {self.config.env.name!r}: tasks({split!r}) raised {error!r}") from error
-        if not tasks:
-            raise ConfigError(f"environment {self.config.env.name!r} has no {split} tasks; check its options")
-        return tasks
-
-    def event(self, kind: str, **values: Any) -> None:
-        """Tell the metrics file and whoever watches."""
-        self.metrics.write(kind, values)
-        self.watcher.event(kind, values)
-
-    def add_seconds(self, seconds: dict[str, float]) -> None:
-        """Add to the run's wall time by phase."""
-        for name, value in seconds.items():
-            self.phase_seconds[name] = self.phase_seconds.get(name, 0.0) + value
-
-    def tool_specs(self) -> list[dict[str, Any]]:
-        """The tools as chat templates get them."""
-        return [tool.spec() for tool in self.env_class(self.config.env.options).tools]
-
-
-@asynccontextmanager
-async def open_run(
-    config: RunConfig, command: str, watcher: Watcher, model: Path | None = None
-) -> AsyncIterator[Run]:
-    """Make the run's folder and its record; mark how it ended. `model`: the folder of its tokenizer, for `show`."""
-    env_class = plugins.environment(config.env.name)
-    folder = _make_folder(config, command)
-    with _open_store(config) as store:
-        run_id = await store.create_run(
-            folder.name,
-            config.public() | {"command": command, "model_folder": str(model or folder / "start")},
-            seed=config.seed,
-            folder=str(folder),
-            packages=_package_versions(),
-            git_commit=_git_commit(),
-        )
-        run = Run(
-            id=run_id,
-            command=command,
-            config=config,
-            folder=folder,
-            store=store,
-            env_class=env_class,
-            watcher=watcher,
-            metrics=MetricsFile(folder / "metrics.jsonl"),
-        )
-        run.event("run", run=run_id, command=command, folder=str(folder), database=store.location)
-        status = RunStatus.FAILED
-        try:
-            yield run
-            status = RunStatus.COMPLETED
-        except (KeyboardInterrupt, asyncio.CancelledError):
-            status = RunStatus.INTERRUPTED
-            raise
-        finally:
-            await store.finish_run(run_id, status)
 
 
 @dataclass(slots=True)
@@ -164,6 +78,8 @@ class Player:
     sync: MemorySync = field(default_factory=MemorySync)
     version: int = 0
     """Of the weights in force."""
+    last_step: int | None = None
+    """Id of the last step that was recorded."""
     num_planned: int = 0
     """Groups planned so far: the next ordinal in the plan."""
     noise: float = NOISE_FLOOR
@@ -230,9 +146,10 @@ async def open_engine(config: RunConfig, model: Path) -> AsyncIterator[tuple[Emb
         max_batch_tokens=options.max_batch_tokens,
         cache_tokens=options.cache_tokens,
     )
-    async with engine, HttpClient(
-        engine.url, key=engine.key, name=engine.name, request_timeout_s=options.request_timeout_s
-    ) as client:
+    async with (
+        engine,
+        HttpClient(engine.url, key=engine.key, name=engine.name, request_timeout_s=options.request_timeout_s) as client,
+    ):
         await client.check()
         yield engine, client
 
@@ -248,28 +165,6 @@ def open_policy(run: Run, model: Path) -> Policy:
 def make_trainer(config: RunConfig, policy: Policy) -> Trainer:
     """The trainer of a policy."""
     return Trainer(policy, config.train, config.algorithm)
-
-
-def lease_seconds(config: RunConfig) -> float:
-    """How long a lease lasts between heartbeats: a rollout's time limit and some."""
-    return 2 * LEASE_HEARTBEAT_S + config.limits.turn_timeout_s
-
-
-@asynccontextmanager
-async def heartbeat(run: Run, leases: Sequence[Lease]) -> AsyncIterator[None]:
-    """Keep the leases while their groups are played."""
-
-    async def beat() -> None:
-        while True:
-            await asyncio.sleep(LEASE_HEARTBEAT_S)
-            for lease in leases:
-                await run.store.queue.heartbeat(lease, lease_seconds(run.config))
-
-    task = asyncio.create_task(beat())
-    try:
-        yield
-    finally:
-        task.cancel()
 
 
 def make_pool(
@@ -330,47 +225,19 @@ def check_model_path(path: str) -> None:
         raise ModelError(f"model.path={path}: no model folder there (config.json is missing); check the path")
 
 
-def _make_folder(config: RunConfig, command: str) -> Path:
-    name = config.name or time.strftime(f"%Y%m%d-%H%M%S-{command}-{config.env.name}")
-    folder = Path(config.runs_dir) / name
-    number = 1
-    while True:
-        try:
-            folder.mkdir(parents=True)
-            return folder.resolve()
-        except FileExistsError:
-            if config.name is not None:
-                raise ConfigError(f"name={name}: {folder} exists already; choose another name or remove it") from None
-            number += 1
-            folder = folder.with_name(f"{name}-{number}")
-        except OSError as error:
-            raise ConfigError(f"runs_dir={config.runs_dir}: can't make {folder}: {error.strerror}") from None
+def random_tiny(run: Run) -> Path:
+    """A tiny model with random weights, whose tokenizer knows the environment's words."""
+    env = run.env_class(run.config.env.options)
+    tasks = run.tasks("train")[: tiny.CORPUS_TASKS]
+    texts = [tiny.HEADERS, *(json.dumps(spec) for spec in run.tool_specs())]
+    for task in tasks:
+        texts += [message.text for message in task.messages]
+        oracle = env.oracle(task)
+        texts += [write_reply(oracle(task.messages))] if oracle else []
+    return tiny.make(run.folder / "start", texts, run.config.seed)
 
 
-def _open_store(config: RunConfig) -> Store:
-    target = config.store.url or str(Path(config.runs_dir) / "agentrl.db")
-    try:
-        return Store.open(target)
-    except StoreError as error:
-        raise StoreError(f"store.url: {error}") from error
-
-
-def _package_versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
-
-
-def _git_commit() -> str | None:
-    """The commit of the code that runs, if it runs from a checkout."""
-    folder = Path(__file__).resolve().parent
-    try:
-        command = ["git", "-C", str(folder), "rev-parse", "HEAD"]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return result.stdout.strip() or None
+def tiny_folder(config: RunConfig) -> Path:
+    """Where the tiny model is cached: one folder per environment, warm start and seed."""
+    recipe = {name: config.public()[name] for name in ("env", "sft", "limits", "seed")}
+    return tiny.cache_folder(config.model.cache_dir, config.env.name, recipe)

@@ -76,9 +76,7 @@ class Calculator(Environment):
         return _take(_generate(config), split, sizes[split])
 
     @classmethod
-    async def grade(
-        cls, task: Task, trajectory: Trajectory, artifacts: Artifacts, ctx: EnvironmentContext
-    ) -> Grade:
+    async def grade(cls, task: Task, trajectory: Trajectory, artifacts: Artifacts, ctx: EnvironmentContext) -> Grade:
         replies = [turn.message.text for turn in trajectory.turns]
         found = _ANSWER.findall(replies[-1]) if replies else []
         correct = bool(found) and _number(found[-1]) == Fraction(str(task.data["answer"]))
@@ -92,7 +90,7 @@ class Calculator(Environment):
 
     def oracle(self, task: Task) -> Oracle:
         """Plays the operations in order, each with the calculator's last result, then answers."""
-        steps = [Step(str(op), int(operand)) for op, operand in task.data["steps"]]  # type: ignore[union-attr, misc]
+        steps = [Step(*step) for step in task.data["steps"]]  # type: ignore[union-attr, misc]
         first = str(task.data["first"])
 
         def reply(messages: list[Message]) -> Message:
@@ -140,7 +138,7 @@ def _generate(config: CalculatorConfig) -> Iterator[Task]:
         split = "held_out" if digest[0] < 64 else "train"
         messages = [Message(role="system", content=SYSTEM), Message(role="user", content=question)]
         data = {"first": first, "steps": [list(step) for step in steps], "answer": str(_solve(first, steps))}
-        yield Task(env="calculator", id="", split=split, messages=messages, data=data)  # type: ignore[arg-type]
+        yield Task(env="calculator", id="", split=split, messages=messages, data=data)
 
 
 def _solve(first: int, steps: Sequence[Step]) -> Fraction:

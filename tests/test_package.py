@@ -20,8 +20,8 @@ def python(code: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
 
 def test_contracts_load_nothing_heavy() -> None:
     code = (
-        "import sys, agentrl.environment, agentrl.tool, agentrl.sandbox, agentrl.types, agentrl.errors, agentrl.plugins\n"
-        "import agentrl.envs.calculator\n"
+        "import sys, agentrl.environment, agentrl.tool, agentrl.sandbox, agentrl.types, agentrl.errors\n"
+        "import agentrl.plugins, agentrl.envs.calculator\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )
     result = python(code)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
 
 from agentrl.config import RunConfig
-from agentrl.errors import AgentRLError, ConfigError
+from agentrl.errors import AgentRLError, ConfigError, StoreError
 
 T = TypeVar("T")
+DEFAULT_DATABASE = "runs/agentrl.db"
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,14 +40,37 @@ def config_of(options: argparse.Namespace) -> RunConfig | None:
     return config
 
 
-def run_async(work: Callable[[], Awaitable[T]]) -> T:
+def add_db_argument(parser: argparse.ArgumentParser) -> None:
+    """`--db`, for commands that look into a database."""
+    parser.add_argument("--db", default=DEFAULT_DATABASE, help=f"database file or URL ({DEFAULT_DATABASE})")
+
+
+def existing_database(target: str) -> str:
+    """`target`, if it can be there: looking something up makes no new file. Raises StoreError."""
+    if "://" not in target and not Path(target).is_file():
+        raise StoreError(f"{target}: no database there; name it with --db")
+    return target
+
+
+def stored_config(run: str, options: argparse.Namespace) -> RunConfig:
+    """The config of a run that is to be resumed. Raises StoreError, ConfigError."""
+    from agentrl.store.store import Store
+
+    if options.overrides or options.env:
+        raise ConfigError("--resume goes on with the run's own config: leave out --env and key=value")
+    with Store.open(existing_database(options.db)) as store:
+        stored = dict(store.find_run(run).config)
+    if stored.pop("command") != "train":
+        raise ConfigError(f"run {run} is no training run; only those can be resumed")
+    del stored["model_folder"]
+    stored["store"]["url"] = options.db
+    return RunConfig.model_validate(stored)
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
     """Run to the end; of several errors at once, the first that a user can act on is raised."""
-
-    async def call() -> T:
-        return await work()
-
     try:
-        return asyncio.run(call())
+        return asyncio.run(work)
     except BaseExceptionGroup as group:
         raise _first(group) from group
 
@@ -64,7 +89,7 @@ def need_extra(name: str) -> None:
         from transformers.utils import logging
     except ImportError as error:
         raise ConfigError(f"{error.name} is missing; install it with: pip install 'agentrl[{name}]'") from None
-    logging.disable_progress_bar()  # ours shows the phases of a run, not of a file
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # ours shows the phases of a run, not of a file
 
 
 def is_terminal() -> bool:

@@ -70,7 +70,9 @@ def _check_key(override: Override, schema: dict[str, Any]) -> None:
     key = override.key_or_group
     known = list(_keys(schema))
     if override.is_add() or override.is_delete() or override.is_force_add():
-        raise ConfigError(f"{override.input_line!r}: keys can't be added or deleted; write {_nearest(key, known)}=value")
+        raise ConfigError(
+            f"{override.input_line!r}: keys can't be added or deleted; write {_nearest(key, known)}=value"
+        )
     if override.is_sweep_override():
         raise ConfigError(f"{override.input_line!r}: one value per key; start one run per value")
     if key in GROUPS:

@@ -20,6 +20,6 @@ def run(options: argparse.Namespace) -> int:
     from agentrl.run import evaluate_model
 
     with Display() as display:
-        summary = run_async(lambda: evaluate_model(config, display))
+        summary = run_async(evaluate_model(config, display))
     print("\n".join(closing_lines(summary)))
     return 0

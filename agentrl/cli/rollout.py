@@ -23,7 +23,7 @@ def run(options: argparse.Namespace) -> int:
     from agentrl.run import rollout
 
     with Display() as display:
-        summary, groups = run_async(lambda: rollout(config, display, options.num_tasks, options.split))
+        summary, groups = run_async(rollout(config, display, options.num_tasks, options.split))
     for group in groups:
         for sample in group.samples:
             print(transcript(sample))

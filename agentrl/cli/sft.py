@@ -20,7 +20,7 @@ def run(options: argparse.Namespace) -> int:
     from agentrl.run import sft
 
     with Display() as display:
-        summary = run_async(lambda: sft(config, display))
+        summary = run_async(sft(config, display))
     print("\n".join(closing_lines(summary)))
     print(f"next: agentrl train --env {config.env.name} model.path={summary.paths['checkpoint']}")
     return 0

@@ -6,43 +6,43 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from agentrl.cli.common import add_db_argument, existing_database
 from agentrl.cli.transcript import ending_line, reward_text, visible
-from agentrl.errors import StoreError
+from agentrl.store.records import StepUse
 from agentrl.types import Sample, Trajectory, Turn
 
 Decode = Callable[[Sequence[int]], str]
 
-DEFAULT_DATABASE = "runs/agentrl.db"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trajectory", help="its id, or the beginning of it")
-    parser.add_argument("--db", default=DEFAULT_DATABASE, help=f"database file or URL ({DEFAULT_DATABASE})")
+    add_db_argument(parser)
     parser.add_argument("--model", help="model folder whose tokenizer shows the text of each id (the run's)")
 
 
 def run(options: argparse.Namespace) -> int:
     from agentrl.store.store import Store
 
-    if "://" not in options.db and not Path(options.db).is_file():
-        raise StoreError(f"{options.db}: no database there; name it with --db")
-    with Store.open(options.db) as store:
+    with Store.open(existing_database(options.db)) as store:
         id = store.resolve("trajectory", options.trajectory)
         sample = store.load_sample(id)
         uses = store.steps_of(id)
-        run_record = next(record for record in store.runs() if record.id == sample.trajectory.run)
+        run_record = store.find_run(sample.trajectory.run)
     decode = _decoder(options.model or run_record.config.get("model_folder"))
     print("\n".join(_head(sample)))
     for turn in sample.trajectory.turns:
         print("\n".join(_turn_lines(sample.trajectory, turn, decode)))
     print(f"{ending_line(sample.trajectory)}  {reward_text(sample)}")
-    for use in uses:
-        row = use.row
-        print(
-            f"  trained on in step {use.step} of run {use.run} (ordinal {use.ordinal}): advantage {row.advantage:+.3f}, "
-            f"ratio mean {_number(row.ratio_mean)} max {_number(row.ratio_max)}, clipped {_number(row.clip_share)}"
-        )
+    print("".join(_use_line(use) for use in uses), end="")
     return 0
+
+
+def _use_line(use: StepUse) -> str:
+    row = use.row
+    return (
+        f"  trained on in step {use.step} of run {use.run} (ordinal {use.ordinal}): advantage {row.advantage:+.3f}, "
+        f"ratio mean {_number(row.ratio_mean)} max {_number(row.ratio_max)}, clipped {_number(row.clip_share)}\n"
+    )
 
 
 def _head(sample: Sample) -> list[str]:

@@ -1,26 +1,36 @@
-"""`agentrl train --env NAME key=value …`"""
+"""`agentrl train --env NAME key=value …`, and `agentrl train --resume RUN`"""
 
 from __future__ import annotations
 
 import argparse
 
-from agentrl.cli.common import add_config_arguments, config_of, need_extra, run_async
+from agentrl.cli.common import (
+    add_config_arguments,
+    add_db_argument,
+    config_of,
+    need_extra,
+    run_async,
+    stored_config,
+)
 from agentrl.cli.display import Display, closing_lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_arguments(parser)
+    parser.add_argument("--resume", metavar="RUN", help="go on with a run that was stopped: its id or folder name")
+    add_db_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    config = config_of(options)
+    config = stored_config(options.resume, options) if options.resume else config_of(options)
     if config is None:
         return 0
     need_extra("train")
-    from agentrl.run import train
+    from agentrl.run import resume, train
 
     with Display(config.train.steps) as display:
-        summary = run_async(lambda: train(config, display))
+        work = resume(config, display, options.resume) if options.resume else train(config, display)
+        summary = run_async(work)
     print("\n".join(closing_lines(summary)))
     print(f"next: agentrl rollout --env {config.env.name} model.path={summary.paths['checkpoint']}")
     return 0

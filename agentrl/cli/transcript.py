@@ -34,7 +34,9 @@ def reward_text(sample: Sample) -> str:
 
 def visible(text: str) -> str:
     """Text that can't move the cursor, ring the bell or turn the line around."""
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+    return "".join(
+        c if c.isprintable() or c == "\n" else c.encode("unicode_escape", "surrogatepass").decode() for c in text
+    )
 
 
 def _message_line(message: Message) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -24,7 +24,7 @@ from agentrl.rollout.recorder import Recorder
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.samplers import ReplySampler
 from agentrl.rollout.tools import ToolRunner
-from agentrl.tool import ToolContext, ToolResult
+from agentrl.tool import Tool, ToolContext, ToolResult
 from agentrl.types import (
     CallStatus,
     EngineCall,
@@ -32,7 +32,6 @@ from agentrl.types import (
     Message,
     ParsedCall,
     Sample,
-    Sampler,
     StopReason,
     Task,
     Trajectory,
@@ -364,7 +363,7 @@ async def _measure(
         return Grade(reward=None, unmeasured=_describe("grade", error))
 
 
-def _refused(parsed: ParsedCall, tools: dict[str, object]) -> ToolResult:
+def _refused(parsed: ParsedCall, tools: Mapping[str, Tool]) -> ToolResult:
     content = bad_call_observation(parsed, tools, MAX_ECHO_CHARACTERS)
     parsed.result = content
     return ToolResult(content=content, is_error=True)

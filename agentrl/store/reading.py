@@ -44,6 +44,12 @@ def load_trajectories(connection: Connection, ids: Sequence[str]) -> list[Trajec
     return [found[id] for id in ids]
 
 
+def load_sample(connection: Connection, id: str) -> Sample:
+    """One trajectory with its latest grade. Raises StoreError where it is missing."""
+    (trajectory,) = load_trajectories(connection, [id])
+    return _sample(trajectory, latest_grades(connection, [id]))
+
+
 def load_group(connection: Connection, group_id: str) -> Group:
     """The group with the final attempt of each sample that was begun, and their latest grades."""
     group = connection.execute(select(table(Groups)).where(Groups.id == group_id)).mappings().one_or_none()

@@ -28,7 +28,7 @@ from agentrl.store.schema import migrate
 from agentrl.store.sealing import seal
 from agentrl.store.tables import Runs, table
 from agentrl.store.writer import Writer
-from agentrl.types import Group, Purpose, StopReason, Trajectory
+from agentrl.types import Group, Purpose, Sample, StopReason, Trajectory
 
 
 class Store:
@@ -150,6 +150,15 @@ class Store:
         with self._database.reading() as connection:
             return find.runs(connection)
 
+    def find_run(self, name: str) -> RunRecord:
+        """The newest run with this folder name, else the one whose id begins so. Raises StoreError."""
+        runs = self.runs()
+        named = next((record for record in runs if record.name == name), None)
+        if named is not None:
+            return named
+        run = self.resolve("run", name)
+        return next(record for record in runs if record.id == run)
+
     def versions(self, run: str) -> list[VersionRecord]:
         """All versions of a run by id, abandoned ones too."""
         with self._database.reading() as connection:
@@ -166,6 +175,11 @@ class Store:
         """The trajectory, equal to what was recorded (NaN aside)."""
         with self._database.reading() as connection:
             return reading.load_trajectories(connection, [id])[0]
+
+    def load_sample(self, id: str) -> Sample:
+        """The trajectory with its latest grade and the grade's id."""
+        with self._database.reading() as connection:
+            return reading.load_sample(connection, id)
 
     def load_group(self, id: str) -> Group:
         """The group with each sample's final attempt, its latest grade and the grade's id."""

@@ -46,7 +46,7 @@ class ToyConfig(EnvironmentConfig):
     """A hook that raises: reset, step, collect or close."""
     slow_s: float = 0.0
     """Seconds that `step` takes."""
-    messages: list[str] = []
+    messages: tuple[str, ...] = ()
     """Few-shot: pairs of a user's and an assistant's text put before the question."""
 
 
@@ -117,7 +117,7 @@ class Toy(Environment):
 class BadGrader(Toy):
     """Grades with what graders should not return: None, NaN, or an exception."""
 
-    grade_with: float | None | str = None
+    grade_with: float | str | None = None
 
     @classmethod
     async def grade(cls, task: Task, trajectory: Trajectory, artifacts: Artifacts, ctx: EnvironmentContext) -> Grade:

@@ -44,10 +44,19 @@ def packed_attention(
         raise ValueError(f"{PACKED_ATTENTION} takes packed Rows, not {query.shape[0]} sequences; use 'sdpa' for those")
     starts = [0, query.shape[2]] if cu_seq_lens_q is None else cu_seq_lens_q.tolist()
     places, inverse = padded_places(starts, query.device)
-    padded = [states[0].transpose(0, 1)[places].transpose(1, 2) for states in (query, key, value)]  # [R, heads, L, D]
+
+    def padded(states: Tensor) -> Tensor:
+        """[1, heads, T, D] → [R, heads, L, D]"""
+        return states[0].transpose(0, 1)[places].transpose(1, 2)
+
     # Padding lies behind each Row's ids, so causal attention never sees it.
     mixed = functional.scaled_dot_product_attention(
-        *padded, is_causal=True, scale=scaling, enable_gqa=query.shape[1] != key.shape[1]
+        padded(query),
+        padded(key),
+        padded(value),
+        is_causal=True,
+        scale=scaling,
+        enable_gqa=query.shape[1] != key.shape[1],
     )
     return mixed.transpose(1, 2).flatten(0, 1)[inverse][None], None
 

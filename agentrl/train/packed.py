@@ -47,7 +47,7 @@ class PackedModel(nn.Module):
             # Still a function of the weights, so that backward runs FSDP's hooks.
             nothing = hidden.sum() * 0.0
             return nothing.expand(0), nothing.detach().expand(0)
-        chunks = [c.split(self.chunk_tokens) for c in (selected, targets, temperature)]
+        chunks = [torch.split(c, self.chunk_tokens) for c in (selected, targets, temperature)]
         parts = [self._chunk(*chunk, recompute=len(chunks[0]) > 1) for chunk in zip(*chunks, strict=True)]
         return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts])
 
@@ -55,7 +55,7 @@ class PackedModel(nn.Module):
         """The last hidden states [T, width] of packed Rows."""
         starts = row_starts(position_ids)
         longest = int((starts[1:] - starts[:-1]).max())
-        return self.model.base_model(  # type: ignore[no-any-return]
+        output = self.model.base_model(
             input_ids=ids[None],
             position_ids=position_ids[None],
             use_cache=False,
@@ -63,7 +63,9 @@ class PackedModel(nn.Module):
             cu_seq_lens_k=starts,
             max_length_q=longest,
             max_length_k=longest,
-        ).last_hidden_state[0]
+        )
+        hidden: Tensor = output.last_hidden_state[0]
+        return hidden
 
     def _chunk(self, hidden: Tensor, targets: Tensor, temperature: Tensor, *, recompute: bool) -> tuple[Tensor, Tensor]:
         """One chunk through the head. Several chunks keep no logits for backward but compute them again."""

@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor
 from agentrl.batch.packing import MicroBatch
 from agentrl.errors import ModelError
 from agentrl.train import process_group
-from agentrl.train.packed import PackedModel, check_forward, choose_attention, check_options, decoder_layers
+from agentrl.train.packed import PackedModel, check_forward, check_options, choose_attention, decoder_layers
 
 TOKENIZER_FILES = (
     "tokenizer.json",

@@ -72,7 +72,7 @@ def build_tokenizer(texts: Iterable[str]) -> Any:
     backend.train_from_iterator(texts, trainer)
     backend.add_special_tokens([AddedToken(token, special=True) for token in CONTROL_TOKENS])
     backend.add_tokens([AddedToken(token, special=False) for token in TAG_TOKENS])
-    tokenizer = PreTrainedTokenizerFast(
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=backend,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",

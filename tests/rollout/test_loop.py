@@ -131,7 +131,7 @@ async def test_an_engine_that_doesnt_answer_in_time_is_an_engine_error(renderer:
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, "no idea"])
 async def test_D04_a_reward_that_is_no_number_is_unmeasured_never_0(
-    renderer: Renderer, value: float | None | str
+    renderer: Renderer, value: float | str | None
 ) -> None:
     grader = type("Grader", (BadGrader,), {"grade_with": value})
     sample = await play(make_loop(renderer, TextClient(renderer, "red"), env=grader))
@@ -211,7 +211,7 @@ async def test_A09_control_strings_in_tool_text_stay_text(renderer: Renderer) ->
 
 
 async def test_A11_assistant_messages_of_the_prompt_are_prompt(renderer: Renderer) -> None:
-    config = ToyConfig(messages=["Say blue.", "blue"])
+    config = ToyConfig(messages=("Say blue.", "blue"))
     sample = await play(make_loop(renderer, TextClient(renderer, "red"), config=config))
     turn = sample.trajectory.turns[0]
     assert "blue<|im_end|>" in renderer.decode(turn.prompt_ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from fractions import Fraction
 
 import pytest
@@ -30,8 +31,8 @@ def test_agrees_with_python(a: int, first: str, b: int, second: str, c: int) -> 
 
 @pytest.mark.parametrize(
     "expression",
-    ["", "1 +", "a + 1", "__import__('os').system('true')", "(1).real", "[1]", "1 if 1 else 2", "True + 1", "1j", "'a' * 9",
-     "1 / 0", "0 ** -1", "2 ** 65", "2 ** 0.5", "5 % 2", "5 // 2", "1 < 2", "(2 ** 64) ** 64", "9" * 201,
+    ["", "1 +", "a + 1", "__import__('os').system('true')", "(1).real", "[1]", "1 if 1 else 2", "True + 1", "1j",
+     "'a' * 9", "1 / 0", "0 ** -1", "2 ** 65", "2 ** 0.5", "5 % 2", "5 // 2", "1 < 2", "(2 ** 64) ** 64", "9" * 201,
      "(" * 99 + "1" + ")" * 99 + "+", "lambda: 1", "f'{1}'", "1; 2", "\x00"],
 )  # fmt: skip
 def test_everything_else_is_refused(expression: str) -> None:
@@ -41,10 +42,8 @@ def test_everything_else_is_refused(expression: str) -> None:
 
 @given(st.text(max_size=60))
 def test_any_text_is_a_number_or_a_value_error(text: str) -> None:
-    try:
+    with contextlib.suppress(ValueError):
         assert isinstance(evaluate(text), Fraction)
-    except ValueError:
-        pass
 
 
 def test_operations_per_call_are_counted() -> None:

@@ -1,0 +1,201 @@
+"""A run's folder and its record in the store: opened, reopened, kept alive, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import subprocess
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from agentrl import plugins
+from agentrl.config import RunConfig
+from agentrl.environment import Environment
+from agentrl.errors import ConfigError, StoreError
+from agentrl.progress import MetricsFile, Watcher
+from agentrl.store.records import Lease, RunStatus
+from agentrl.store.store import Store
+from agentrl.train import checkpoint
+from agentrl.types import Task
+
+PACKAGES = ("agentrl", "torch", "transformers", "tokenizers", "numpy", "sqlalchemy", "pydantic", "aiohttp")
+LEASE_HEARTBEAT_S = 30.0
+
+
+@dataclass(kw_only=True, slots=True)
+class Run:
+    """One run: its record in the store, its folder, its environment."""
+
+    id: str
+    command: str
+    config: RunConfig
+    folder: Path
+    store: Store
+    env_class: type[Environment]
+    watcher: Watcher
+    metrics: MetricsFile
+    started: float = field(default_factory=time.monotonic)
+    phase_seconds: dict[str, float] = field(default_factory=dict)
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """Raises ConfigError where the environment has no such tasks."""
+        try:
+            tasks = self.env_class.tasks(self.config.env.options, split)
+        except Exception as error:
+            raise ConfigError(f"environment {self.config.env.name!r}: tasks({split!r}) raised {error!r}") from error
+        if not tasks:
+            raise ConfigError(f"environment {self.config.env.name!r} has no {split} tasks; check its options")
+        return tasks
+
+    def event(self, kind: str, **values: Any) -> None:
+        """Tell the metrics file and whoever watches."""
+        self.metrics.write(kind, values)
+        self.watcher.event(kind, values)
+
+    def add_seconds(self, seconds: dict[str, float]) -> None:
+        """Add to the run's wall time by phase."""
+        for name, value in seconds.items():
+            self.phase_seconds[name] = self.phase_seconds.get(name, 0.0) + value
+
+    def tool_specs(self) -> list[dict[str, Any]]:
+        """The tools as chat templates get them."""
+        return [tool.spec() for tool in self.env_class(self.config.env.options).tools]
+
+
+@asynccontextmanager
+async def open_run(config: RunConfig, command: str, watcher: Watcher, model: Path | None = None) -> AsyncIterator[Run]:
+    """Make the run's folder and its record; mark how it ended. `model`: the folder of its tokenizer, for `show`."""
+    env_class = plugins.environment(config.env.name)
+    folder = _make_folder(config, command)
+    with _open_store(config) as store:
+        run_id = await store.create_run(
+            folder.name,
+            config.public() | {"command": command, "model_folder": str(model or folder / "start")},
+            seed=config.seed,
+            folder=str(folder),
+            packages=_package_versions(),
+            git_commit=_git_commit(),
+        )
+        run = Run(
+            id=run_id,
+            command=command,
+            config=config,
+            folder=folder,
+            store=store,
+            env_class=env_class,
+            watcher=watcher,
+            metrics=MetricsFile(folder / "metrics.jsonl"),
+        )
+        async with _ending(run):
+            yield run
+
+
+@asynccontextmanager
+async def reopen_run(config: RunConfig, watcher: Watcher, run_id: str) -> AsyncIterator[tuple[Run, Path]]:
+    """A run that was stopped, and its last complete checkpoint."""
+    with _open_store(config) as store:
+        record = store.find_run(run_id)
+        checkpoints = Path(record.folder) / "checkpoints"
+        latest = checkpoint.latest(checkpoints)
+        if latest is None:
+            raise ConfigError(f"run {record.id}: no complete checkpoint in {checkpoints}; start a new run")
+        run = Run(
+            id=record.id,
+            command="train",
+            config=config,
+            folder=Path(record.folder),
+            store=store,
+            env_class=plugins.environment(config.env.name),
+            watcher=watcher,
+            metrics=MetricsFile(Path(record.folder) / "metrics.jsonl"),
+        )
+        async with _ending(run):
+            yield run, latest
+
+
+@asynccontextmanager
+async def _ending(run: Run) -> AsyncIterator[None]:
+    """Tell where the run is, and record how it ends."""
+    run.event("run", run=run.id, command=run.command, folder=str(run.folder), database=run.store.location)
+    status = RunStatus.FAILED
+    try:
+        yield
+        status = RunStatus.COMPLETED
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        status = RunStatus.INTERRUPTED
+        raise
+    finally:
+        await run.store.finish_run(run.id, status)
+
+
+def lease_seconds(config: RunConfig) -> float:
+    """How long a lease lasts between heartbeats: a rollout's time limit and some."""
+    return 2 * LEASE_HEARTBEAT_S + config.limits.turn_timeout_s
+
+
+@asynccontextmanager
+async def heartbeat(run: Run, leases: Sequence[Lease]) -> AsyncIterator[None]:
+    """Keep the leases while their groups are played."""
+
+    async def beat() -> None:
+        while True:
+            await asyncio.sleep(LEASE_HEARTBEAT_S)
+            for lease in leases:
+                await run.store.queue.heartbeat(lease, lease_seconds(run.config))
+
+    task = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+def _make_folder(config: RunConfig, command: str) -> Path:
+    name = config.name or time.strftime(f"%Y%m%d-%H%M%S-{command}-{config.env.name}")
+    folder = Path(config.runs_dir) / name
+    number = 1
+    while True:
+        try:
+            folder.mkdir(parents=True)
+            return folder.resolve()
+        except FileExistsError:
+            if config.name is not None:
+                raise ConfigError(f"name={name}: {folder} exists already; choose another name or remove it") from None
+            number += 1
+            folder = folder.with_name(f"{name}-{number}")
+        except OSError as error:
+            raise ConfigError(f"runs_dir={config.runs_dir}: can't make {folder}: {error.strerror}") from None
+
+
+def _open_store(config: RunConfig) -> Store:
+    target = config.store.url or str(Path(config.runs_dir) / "agentrl.db")
+    try:
+        return Store.open(target)
+    except StoreError as error:
+        raise StoreError(f"store.url: {error}") from error
+
+
+def _package_versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _git_commit() -> str | None:
+    """The commit of the code that runs, if it runs from a checkout."""
+    folder = Path(__file__).resolve().parent
+    try:
+        command = ["git", "-C", str(folder), "rev-parse", "HEAD"]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout.strip() or None
