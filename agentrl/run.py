@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from agentrl.batch.advantages import assign_advantages
 from agentrl.batch.rows import Row, build_rows
@@ -30,6 +31,7 @@ from agentrl.run_folder import Run, heartbeat, lease_seconds, open_run, reopen_r
 from agentrl.store.records import StepRow
 from agentrl.sync.base import Canary
 from agentrl.train import checkpoint, tiny
+from agentrl.train.policy import Policy
 from agentrl.train.report import RowReport, StepReport
 from agentrl.types import Group, Purpose, Task, derive_seed
 from agentrl.wiring import (
@@ -219,7 +221,7 @@ async def publish(player: Player, probe: Probe) -> dict[str, float]:
         previous=probe.previous,
         noise=player.noise,
     )
-    report = await player.sync.publish(player.version, policy.tensors(), canary, player.client)
+    report = await player.sync.publish(player.version, sent_tensors(policy), canary, player.client)
     player.noise = max(player.noise, report.canary_delta)
     return {
         "publish_seconds": report.seconds,
@@ -227,6 +229,11 @@ async def publish(player: Player, probe: Probe) -> dict[str, float]:
         "canary_significance": report.significance,
         "proved_by_canary": float(report.proof == "canary"),
     }
+
+
+def sent_tensors(policy: Policy) -> Iterator[tuple[str, Tensor]]:
+    """What a publish sends: every tensor of the policy by its Hugging Face name."""
+    return policy.tensors()
 
 
 # -------------------------------------------------------------------------------- start, measure, imitate, end
