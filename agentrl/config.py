@@ -89,8 +89,8 @@ class EngineConfig(Section):
 class AlgorithmConfig(Section):
     """GRPO: advantages and loss."""
 
-    group_size: int = Field(16, ge=1)
-    groups_per_step: int = Field(8, ge=1)
+    group_size: int = Field(8, ge=1)
+    groups_per_step: int = Field(16, ge=1)
     normalize_std: bool = True
     clip_low: float = Field(0.2, gt=0, lt=1)
     clip_high: float = Field(0.28, gt=0)
@@ -108,9 +108,9 @@ class AlgorithmConfig(Section):
 class TrainConfig(Section):
     """The trainer."""
 
-    steps: int = Field(20, ge=0)
+    steps: int = Field(60, ge=0)
     learning_rate: float = Field(1e-4, gt=0)
-    warmup_steps: int = Field(0, ge=0)
+    warmup_steps: int = Field(2, ge=0)
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     weight_decay: float = Field(0.0, ge=0)
     beta1: float = Field(0.9, ge=0, lt=1)
@@ -145,11 +145,15 @@ class EvalConfig(Section):
 class SftConfig(Section):
     """The warm start by `agentrl sft`."""
 
-    demonstrations: int = Field(512, ge=1)
-    steps: int = Field(200, ge=1)
+    demonstrations: int = Field(1024, ge=1)
+    steps: int = Field(240, ge=1)
     batch_size: int = Field(32, ge=1)
     """Demonstrations per update."""
     learning_rate: float = Field(2e-3, gt=0)
+    """Reached after a warm-up, and kept."""
+    stop_loss: float | None = Field(0.08, gt=0)
+    """End early once the mean loss of the last five updates is below this; None: all steps. What is left to learn is
+    left to reinforcement learning."""
 
 
 class StoreConfig(Section):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
@@ -25,7 +26,7 @@ from agentrl.batch.advantages import assign_advantages
 from agentrl.batch.rows import Row, build_rows
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.progress import EvalResult, Summary, Watcher, draw_curve, phase, plain, rollout_metrics, summarize
+from agentrl.progress import EvalResult, Summary, Watcher, draw_curve, mean, phase, plain, rollout_metrics, summarize
 from agentrl.rollout.pool import RolloutPool
 from agentrl.run_folder import Run, heartbeat, lease_seconds, open_run, reopen_run
 from agentrl.store.records import StepRow
@@ -121,11 +122,11 @@ async def sft(config: RunConfig, watcher: Watcher) -> Summary:
             player = Player(run=run, renderer=load_renderer(run, start), window=tiny.MAX_POSITIONS)
             player.policy, player.trainer = policy, make_trainer(config, policy)
             await register(player)
-            await imitate(player)
-            folder = save(player, config.sft.steps)
+            steps = await imitate(player)
+            folder = save(player, steps)
             if is_tiny:
                 tiny.keep(folder, tiny_folder(config), run.id, player.version)
-            return finish(player, config.sft.steps, [], [])
+            return finish(player, steps, [], [])
 
 
 # ------------------------------------------------------------------------------------------------- the RL step
@@ -294,8 +295,8 @@ async def evaluate(player: Player, ordinal: int) -> list[EvalResult]:
     return results
 
 
-async def imitate(player: Player) -> None:
-    """Play the demonstrations, then one supervised update after another; each is a step in the store."""
+async def imitate(player: Player) -> int:
+    """Play the demonstrations, then one supervised update after another; each is a step in the store. How many."""
     run, config = player.run, player.run.config
     tasks = list(islice(endless(run.tasks("train"), config.seed), config.sft.demonstrations))
     pool = make_pool(run, player.renderer, oracle_sampler(player.renderer), window=player.window)
@@ -303,18 +304,24 @@ async def imitate(player: Player) -> None:
     rows = [row for group in groups for sample in group.samples for row in build_rows(sample, for_sft=True)]
     order = endless(rows, derive_seed(config.seed, "sft"))
     run.watcher.phase("supervised updates", config.sft.steps)
+    losses: deque[float] = deque(maxlen=5)
     for ordinal in range(config.sft.steps):
-        await _imitate_once(player, ordinal, list(islice(order, config.sft.batch_size)))
+        losses.append(await _imitate_once(player, ordinal, list(islice(order, config.sft.batch_size))))
         run.watcher.advance()
+        if config.sft.stop_loss is not None and mean(losses) < config.sft.stop_loss and len(losses) == losses.maxlen:
+            return ordinal + 1
+    return config.sft.steps
 
 
-async def _imitate_once(player: Player, ordinal: int, rows: Sequence[Row]) -> None:
+async def _imitate_once(player: Player, ordinal: int, rows: Sequence[Row]) -> float:
+    """One supervised update; returns its loss."""
     run, (_, trainer) = player.run, player.learner
     step_id = await run.store.begin_step(run.id, ordinal=ordinal, version=player.version)
-    warm_up = min(1.0, (ordinal + 1) / SFT_WARMUP_STEPS)
-    report = await asyncio.to_thread(trainer.sft_step, rows, ordinal, run.config.sft.learning_rate * warm_up)
+    learning_rate = run.config.sft.learning_rate * min(1.0, (ordinal + 1) / SFT_WARMUP_STEPS)
+    report = await asyncio.to_thread(trainer.sft_step, rows, ordinal, learning_rate)
     await record(player, step_id, ordinal, rows, report, report.metrics)
     run.event("sft", ordinal=ordinal, loss=report.loss, grad_norm=report.grad_norm, version=player.version)
+    return report.loss
 
 
 def save(player: Player, steps_done: int, before: Sequence[EvalResult] = ()) -> Path:

@@ -229,7 +229,7 @@ def random_tiny(run: Run) -> Path:
     """A tiny model with random weights, whose tokenizer knows the environment's words."""
     env = run.env_class(run.config.env.options)
     tasks = run.tasks("train")[: tiny.CORPUS_TASKS]
-    texts = [tiny.HEADERS, *(json.dumps(spec) for spec in run.tool_specs())]
+    texts = [json.dumps(spec) for spec in run.tool_specs()]
     for task in tasks:
         texts += [message.text for message in task.messages]
         oracle = env.oracle(task)

@@ -1,0 +1,24 @@
+"""`make bench`: every benchmark, one after the other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+BENCHMARKS = (
+    ["benchmarks.gradient"],
+    ["benchmarks.parity"],
+    ["benchmarks.learning"],
+    ["benchmarks.learning", "--control"],
+)
+
+
+def main() -> int:
+    failed = [name for name in BENCHMARKS if subprocess.run([sys.executable, "-m", *name]).returncode != 0]
+    for name in failed:
+        print(f"missed its target: {' '.join(name)}", file=sys.stderr)
+    return len(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
