@@ -65,7 +65,7 @@ async def test_oracle_gets_1_and_the_null_policy_0(renderer: Renderer) -> None:
         ([REPEAT], {"max_turns": 3}, StopReason.MAX_TURNS, 3),
         (["red red red red red…"], {"max_turn_tokens": 3}, StopReason.TURN_LENGTH, 1),
         ([REPEAT], {"max_episode_tokens": 40}, StopReason.TOKEN_BUDGET, None),
-        ([REPEAT], {"max_context_tokens": 1000}, StopReason.CONTEXT_OVERFLOW, None),
+        ([REPEAT], {"max_context_tokens": 900, "max_turns": 50}, StopReason.CONTEXT_OVERFLOW, None),
         (["<tool_call>{</tool_call>"], {"max_bad_calls": 2}, StopReason.PARSE_LIMIT, 2),
         ([call("submit", '{"answer": "red"}')], {}, StopReason.COMPLETED, 1),
         ([EngineError("gone")], {}, StopReason.ENGINE_ERROR, 0),

@@ -88,7 +88,7 @@ def make_policy(config: Any | None = None, seed: int = 0, **options: Any) -> Pol
 
 
 def make_trainer(policy: Policy, aggregation: Aggregation = "token", **train: Any) -> Trainer:
-    train_config = TrainConfig(**{"micro_batch_tokens": 64, "learning_rate": 1e-2, **train})
+    train_config = TrainConfig(**{"micro_batch_tokens": 64, "learning_rate": 1e-2, "warmup_steps": 0, **train})
     return Trainer(policy, train_config, AlgorithmConfig(aggregation=aggregation))
 
 
