@@ -110,7 +110,7 @@ class TrainConfig(Section):
 
     steps: int = Field(60, ge=0)
     learning_rate: float = Field(1e-4, gt=0)
-    warmup_steps: int = Field(2, ge=0)
+    warmup_steps: int = Field(10, ge=0)
     schedule: Literal["constant", "cosine", "linear"] = "constant"
     weight_decay: float = Field(0.0, ge=0)
     beta1: float = Field(0.9, ge=0, lt=1)

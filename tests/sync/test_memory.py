@@ -235,8 +235,9 @@ async def test_update_in_flight_stamps_each_id_with_its_weights(pair: Pair) -> N
     body["sampling_params"]["ignore_eos"] = True  # type: ignore[index]
     task = asyncio.create_task(wire.post("/inference/v1/generate", body))
     await wire.wait_sampled("through", 20)
-    cache, old_state = DynamicCache(), {n: t.clone() for n, t in pair.tensors().items()}
-    canary = pair.update(0.02)
+    with pair.engine.loop.paused():  # a fast machine would finish the request while the canary is made
+        cache, old_state = DynamicCache(), {n: t.clone() for n, t in pair.tensors().items()}
+        canary = pair.update(0.02)
     await pair.sync.publish(1, iter(pair.tensors().items()), canary, pair.client)
     (choice,) = (await task)[1]["choices"]
     old, new = choice["weight_versions"]
