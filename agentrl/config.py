@@ -108,7 +108,7 @@ class AlgorithmConfig(Section):
 class TrainConfig(Section):
     """The trainer."""
 
-    steps: int = Field(60, ge=0)
+    steps: int = Field(75, ge=0)
     learning_rate: float = Field(1e-4, gt=0)
     warmup_steps: int = Field(10, ge=0)
     schedule: Literal["constant", "cosine", "linear"] = "constant"
@@ -151,7 +151,7 @@ class SftConfig(Section):
     """Demonstrations per update."""
     learning_rate: float = Field(2e-3, gt=0)
     """Reached after a warm-up, and kept."""
-    stop_loss: float | None = Field(0.13, gt=0)
+    stop_loss: float | None = Field(0.18, gt=0)
     """End early once the mean loss of the last five updates is below this; None: all steps. What is left to learn is
     left to reinforcement learning."""
 
