@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 STAMP := $(VENV)/.installed
 
-.PHONY: train test check fix bench soak system-deps clean
+.PHONY: train test check fix bench system-deps clean
 
 train: $(STAMP)
 	$(BIN)/agentrl train --env calculator

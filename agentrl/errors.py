@@ -50,7 +50,7 @@ class PublishError(AgentRLError):
 
 
 class TrainingError(AgentRLError):
-    """Training can't go on: too many updates in a row were not finite (G3), or no group had a signal."""
+    """Training can't go on: too many updates in a row were not finite (G3), or nothing is left to imitate."""
 
 
 class RolloutFault(AgentRLError):
