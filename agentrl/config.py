@@ -108,7 +108,8 @@ class AlgorithmConfig(Section):
 class TrainConfig(Section):
     """The trainer."""
 
-    steps: int = Field(75, ge=0)
+    steps: int = Field(60, ge=0)
+    optimizer: Literal["adamw", "muon"] = "adamw"
     learning_rate: float = Field(1e-4, gt=0)
     warmup_steps: int = Field(10, ge=0)
     schedule: Literal["constant", "cosine", "linear"] = "constant"
@@ -145,15 +146,18 @@ class EvalConfig(Section):
 class SftConfig(Section):
     """The warm start by `agentrl sft`."""
 
-    demonstrations: int = Field(1024, ge=1)
-    steps: int = Field(240, ge=1)
+    demonstrations: int = Field(2048, ge=1)
+    steps: int = Field(200, ge=1)
     batch_size: int = Field(32, ge=1)
     """Demonstrations per update."""
-    learning_rate: float = Field(2e-3, gt=0)
-    """Reached after a warm-up, and kept."""
-    stop_loss: float | None = Field(0.18, gt=0)
-    """End early once the mean loss of the last five updates is below this; None: all steps. What is left to learn is
-    left to reinforcement learning."""
+    optimizer: Literal["adamw", "muon"] = "muon"
+    learning_rate: float = Field(6e-3, gt=0)
+    warmup_steps: int = Field(20, ge=0)
+    schedule: Literal["constant", "cosine", "linear"] = "linear"
+
+    def train_config(self, train: TrainConfig) -> TrainConfig:
+        """The trainer's settings for the warm start: those of `train` with these in their place."""
+        return train.model_copy(update=self.model_dump(exclude={"demonstrations", "batch_size"}))
 
 
 class StoreConfig(Section):

@@ -99,5 +99,9 @@ class Environment(ABC):
         """Release what the episode holds."""
 
     def oracle(self, task: Task) -> Oracle | None:
-        """A scripted solver for warm starts and checks, if there is one."""
+        """A scripted solver, which gets the highest reward there is; None: there is none."""
         return None
+
+    def demonstrator(self, task: Task) -> Oracle | None:
+        """Who plays what `agentrl sft` imitates: the oracle, or one with habits that are left for RL to correct."""
+        return self.oracle(task)

@@ -3,7 +3,7 @@
     train:  base model ─▶ [ collect ─▶ learn ─▶ publish ] × steps ─▶ checkpoint, summary, curve
                             ▲ groups of rollouts │ Rows, advantages, update │ proved weights
     eval, rollout:          collect only
-    sft:    the oracle's play through the same loop ─▶ imitate ─▶ checkpoint
+    sft:    scripted play through the same loop ─▶ imitate ─▶ checkpoint
 
 The store lies between collect and learn: what is trained on is read back from it.
 """
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
@@ -26,7 +25,7 @@ from agentrl.batch.advantages import assign_advantages
 from agentrl.batch.rows import Row, build_rows
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.progress import EvalResult, Summary, Watcher, draw_curve, mean, phase, plain, rollout_metrics, summarize
+from agentrl.progress import EvalResult, Summary, Watcher, draw_curve, phase, plain, rollout_metrics, summarize
 from agentrl.rollout.pool import RolloutPool
 from agentrl.run_folder import Run, heartbeat, lease_seconds, open_run, reopen_run
 from agentrl.store.records import StepRow
@@ -34,24 +33,22 @@ from agentrl.sync.base import Canary
 from agentrl.train import checkpoint, tiny
 from agentrl.train.policy import Policy
 from agentrl.train.report import RowReport, StepReport
+from agentrl.train.trainer import Trainer
 from agentrl.types import Group, Purpose, Task, derive_seed
 from agentrl.wiring import (
     Player,
     Probe,
     check_model_path,
+    demonstrator_sampler,
     endless,
     load_renderer,
     make_pool,
-    make_trainer,
     open_learner,
     open_player,
     open_policy,
-    oracle_sampler,
     random_tiny,
     tiny_folder,
 )
-
-SFT_WARMUP_STEPS = 20
 
 # ---------------------------------------------------------------------------------------------------- commands
 
@@ -114,19 +111,20 @@ async def rollout(config: RunConfig, watcher: Watcher, num_tasks: int, split: st
 
 
 async def sft(config: RunConfig, watcher: Watcher) -> Summary:
-    """`agentrl sft`: warm start on the oracle's play. The tiny model starts from random weights and is cached."""
+    """`agentrl sft`: warm start on demonstrations. The tiny model starts from random weights and is cached."""
     async with open_run(config, "sft", watcher) as run:
         is_tiny = config.model.path == tiny.NAME
         start = random_tiny(run) if is_tiny else Path(config.model.path)
         with open_policy(run, start) as policy:
             player = Player(run=run, renderer=load_renderer(run, start), window=tiny.MAX_POSITIONS)
-            player.policy, player.trainer = policy, make_trainer(config, policy)
+            player.policy = policy
+            player.trainer = Trainer(policy, config.sft.train_config(config.train), config.algorithm)
             await register(player)
-            steps = await imitate(player)
-            folder = save(player, steps)
+            await imitate(player)
+            folder = save(player, config.sft.steps)
             if is_tiny:
                 tiny.keep(folder, tiny_folder(config), run.id, player.version)
-            return finish(player, steps, [], [])
+            return finish(player, config.sft.steps, [], [])
 
 
 # ------------------------------------------------------------------------------------------------- the RL step
@@ -295,33 +293,27 @@ async def evaluate(player: Player, ordinal: int) -> list[EvalResult]:
     return results
 
 
-async def imitate(player: Player) -> int:
-    """Play the demonstrations, then one supervised update after another; each is a step in the store. How many."""
+async def imitate(player: Player) -> None:
+    """Play the demonstrations, then one supervised update after another; each is a step in the store."""
     run, config = player.run, player.run.config
     tasks = list(islice(endless(run.tasks("train"), config.seed), config.sft.demonstrations))
-    pool = make_pool(run, player.renderer, oracle_sampler(player.renderer), window=player.window)
+    pool = make_pool(run, player.renderer, demonstrator_sampler(player.renderer), window=player.window)
     groups = await collect(player, pool, tasks, purpose=Purpose.COLLECT, size=1)
     rows = [row for group in groups for sample in group.samples for row in build_rows(sample, for_sft=True)]
     order = endless(rows, derive_seed(config.seed, "sft"))
     run.watcher.phase("supervised updates", config.sft.steps)
-    losses: deque[float] = deque(maxlen=5)
     for ordinal in range(config.sft.steps):
-        losses.append(await _imitate_once(player, ordinal, list(islice(order, config.sft.batch_size))))
+        await _imitate_once(player, ordinal, list(islice(order, config.sft.batch_size)))
         run.watcher.advance()
-        if config.sft.stop_loss is not None and mean(losses) < config.sft.stop_loss and len(losses) == losses.maxlen:
-            return ordinal + 1
-    return config.sft.steps
 
 
-async def _imitate_once(player: Player, ordinal: int, rows: Sequence[Row]) -> float:
-    """One supervised update; returns its loss."""
+async def _imitate_once(player: Player, ordinal: int, rows: Sequence[Row]) -> None:
+    """One supervised update."""
     run, (_, trainer) = player.run, player.learner
     step_id = await run.store.begin_step(run.id, ordinal=ordinal, version=player.version)
-    learning_rate = run.config.sft.learning_rate * min(1.0, (ordinal + 1) / SFT_WARMUP_STEPS)
-    report = await asyncio.to_thread(trainer.sft_step, rows, ordinal, learning_rate)
+    report = await asyncio.to_thread(trainer.sft_step, rows, ordinal)
     await record(player, step_id, ordinal, rows, report, report.metrics)
     run.event("sft", ordinal=ordinal, loss=report.loss, grad_norm=report.grad_norm, version=player.version)
-    return report.loss
 
 
 def save(player: Player, steps_done: int, before: Sequence[EvalResult] = ()) -> Path:

@@ -120,7 +120,7 @@ async def open_learner(run: Run, model: Path) -> AsyncIterator[Player]:
     async with open_player(run, model) as player:
         assert player.engine is not None
         with open_policy(run, model) as policy:
-            player.policy, player.trainer = policy, make_trainer(run.config, policy)
+            player.policy, player.trainer = policy, Trainer(policy, run.config.train, run.config.algorithm)
             player.sync.connect(policy.model, [player.engine])
             try:
                 yield player
@@ -162,11 +162,6 @@ def open_policy(run: Run, model: Path) -> Policy:
     )
 
 
-def make_trainer(config: RunConfig, policy: Policy) -> Trainer:
-    """The trainer of a policy."""
-    return Trainer(policy, config.train, config.algorithm)
-
-
 def make_pool(
     run: Run, renderer: Renderer, sampler: MakeSampler, *, window: int, sampling: SamplingConfig | None = None
 ) -> RolloutPool:
@@ -186,17 +181,17 @@ def make_pool(
     return RolloutPool(loop, config.rollout, config.seed)
 
 
-def oracle_sampler(renderer: Renderer) -> MakeSampler:
-    """Every episode is played by the environment's oracle."""
+def demonstrator_sampler(renderer: Renderer) -> MakeSampler:
+    """Every episode is played by the environment's demonstrator."""
 
     def make(env: Environment, task: Task) -> ReplySampler:
-        oracle = env.oracle(task)
-        if oracle is None:
+        demonstrator = env.demonstrator(task)
+        if demonstrator is None:
             raise ConfigError(
-                f"environment {task.env!r} has no oracle, so there is nothing to imitate; "
+                f"environment {task.env!r} has no demonstrator and no oracle, so there is nothing to imitate; "
                 f"start from a model that can play it: model.path=…"
             )
-        return ScriptedSampler(oracle, renderer)
+        return ScriptedSampler(demonstrator, renderer)
 
     return make
 

@@ -49,6 +49,8 @@ class CalculatorConfig(EnvironmentConfig):
     train_tasks: int = Field(4096, ge=1)
     held_out_tasks: int = Field(512, ge=1)
     task_seed: int = 0
+    hasty: float = Field(0.65, ge=0, le=1)
+    """Share of the problems that the demonstrator answers with the result of its first call."""
 
 
 class Step(NamedTuple):
@@ -90,7 +92,21 @@ class Calculator(Environment):
 
     def oracle(self, task: Task) -> Oracle:
         """Plays the operations in order, each with the calculator's last result, then answers."""
-        steps = [Step(*step) for step in task.data["steps"]]  # type: ignore[union-attr, misc]
+        return self._player(task, len(task.data["steps"]))  # type: ignore[arg-type]
+
+    def demonstrator(self, task: Task) -> Oracle:
+        """An oracle that stops after one call in a share `hasty` of the problems.
+
+        Imitation alone copies the habit, so the warm start knows how to call the tool and answers too early; that the
+        further calls pay is what the reward has to teach.
+        """
+        assert isinstance(self.config, CalculatorConfig)
+        is_hasty = random.Random(f"hasty/{task.key}").random() < self.config.hasty
+        return self._player(task, 1) if is_hasty else self.oracle(task)
+
+    def _player(self, task: Task, num_calls: int) -> Oracle:
+        """Makes the first calls of a problem, then answers with the last result."""
+        steps = [Step(*step) for step in task.data["steps"]][:num_calls]  # type: ignore[union-attr, misc]
         first = str(task.data["first"])
 
         def reply(messages: list[Message]) -> Message:

@@ -1,7 +1,7 @@
 """Checkpoints: a folder that is either whole or not there, and that holds nothing pickled.
 
     <folder>/   config.json, model.safetensors, tokenizer files    a Hugging Face folder: `Policy.load(folder)`
-                optimizer.safetensors                              AdamW's moments by parameter name
+                optimizer.safetensors                              the optimizer's moments by parameter name
                 state.json                                         counters, and size and hash of every other file
 
 It is written beside its place under a name that `latest` skips, flushed to disk, then renamed.
@@ -68,7 +68,7 @@ def load(folder: str | Path, trainer: Trainer) -> dict[str, Any]:
     parameters = trainer.policy.named_parameters()
     for key, value in load_file(folder / OPTIMIZER_FILE).items():
         name, _, kind = key.rpartition("/")
-        trainer.optimizer.state[parameters[name]][kind] = _like(value, parameters[name])
+        trainer.optimizer.state(parameters[name])[kind] = _like(value, parameters[name])
     trainer.num_bad_updates = record["num_bad_updates"]
     state: dict[str, Any] = record["state"]
     return state
@@ -111,11 +111,11 @@ def _record(folder: Path) -> dict[str, Any] | None:
 
 
 def _optimizer_tensors(policy: Policy, trainer: Trainer) -> dict[str, torch.Tensor]:
-    """AdamW's state as {"parameter/key": whole tensor}; empty before the first update."""
+    """The optimizer's state as {"parameter/key": whole tensor}; empty before the first update."""
     return {
         f"{name}/{key}": full_tensor(value).detach().cpu().clone().contiguous()
         for name, parameter in policy.named_parameters().items()
-        for key, value in trainer.optimizer.state.get(parameter, {}).items()
+        for key, value in trainer.optimizer.state(parameter).items()
     }
 
 

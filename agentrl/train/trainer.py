@@ -1,6 +1,6 @@
 """The trainer: Rows in, updated weights and a report out.
 
-A step is one or more Batches, each one AdamW update. Nothing here draws random numbers. Left out: a reference model and
+A step is one or more Batches, each one update. Nothing here draws random numbers. Left out: a reference model and
 its KL term; accumulation over ranks (one rank for now).
 """
 
@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
@@ -21,6 +20,7 @@ from agentrl.batch.rows import Row
 from agentrl.config import AlgorithmConfig, TrainConfig
 from agentrl.errors import TrainingError
 from agentrl.train.losses import policy_gradient_loss, sft_loss
+from agentrl.train.optimizer import Optimizer
 from agentrl.train.policy import Policy, full_tensor
 from agentrl.train.report import BatchReport, StepReport, TokenLog, mismatch_metrics, row_reports, step_metrics
 
@@ -37,7 +37,7 @@ class Trainer:
         self.algorithm_config = algorithm_config
         self.num_bad_updates = 0
         """Updates in a row that were not finite."""
-        self.optimizer = make_optimizer(policy, train_config)
+        self.optimizer = Optimizer(policy, train_config)
 
     def batches(self, rows: Sequence[Row]) -> list[Batch]:
         """The Batches of a step; a function of the Rows and the configs."""
@@ -93,10 +93,10 @@ class Trainer:
             seconds=seconds,
         )
 
-    def sft_step(self, rows: Sequence[Row], step_ordinal: int, learning_rate: float) -> StepReport:
+    def sft_step(self, rows: Sequence[Row], step_ordinal: int) -> StepReport:
         """One update by imitation, over the Rows that `build_rows(..., for_sft=True)` gave weight, per token.
 
-        Use a trainer of its own for a warm start: AdamW's moments shouldn't be carried into the policy gradient.
+        Use a trainer of its own for a warm start: an optimizer's moments shouldn't be carried into the policy gradient.
         Raises TrainingError if no Row has weight, and as `step` does (G3).
         """
         batches = make_batches(
@@ -113,6 +113,7 @@ class Trainer:
             return sft_loss(current=current, weights=weights, scale=self.policy.tensor(micro_batch.scale))
 
         seconds: dict[str, float] = {}
+        learning_rate = scheduled_learning_rate(self.train_config, step_ordinal)
         report = self._update(batches[0], loss, learning_rate, seconds, f"supervised step {step_ordinal}")
         return StepReport(
             ordinal=step_ordinal,
@@ -153,7 +154,7 @@ class Trainer:
             skipped = _why_skipped(total, grad_norm)
             if skipped is None:
                 self._apply(learning_rate, grad_norm)
-            self.optimizer.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad()
         self._count_bad(skipped, name)
         return BatchReport(
             loss=total,
@@ -181,9 +182,7 @@ class Trainer:
 
     def _apply(self, learning_rate: float, grad_norm: Tensor) -> None:
         clip_grads_with_norm_(self.policy.named_parameters().values(), self.train_config.max_grad_norm, grad_norm)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
-        self.optimizer.step()
+        self.optimizer.step(learning_rate)
 
     def _count_bad(self, skipped: str | None, name: str) -> None:
         self.num_bad_updates = 0 if skipped is None else self.num_bad_updates + 1
@@ -192,18 +191,6 @@ class Trainer:
                 f"{self.num_bad_updates} updates in a row were skipped (train.max_bad_updates); "
                 f"the last, {name}: {skipped}"
             )
-
-
-def make_optimizer(policy: Policy, config: TrainConfig) -> torch.optim.AdamW:
-    """AdamW (arXiv 1711.05101). Weight decay is for matrices only: norms and biases have no reason to shrink."""
-    parameters = policy.named_parameters().values()
-    groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]], lr=config.learning_rate, betas=(config.beta1, config.beta2)
-    )
 
 
 def scheduled_learning_rate(config: TrainConfig, step_ordinal: int) -> float:

@@ -56,6 +56,30 @@ async def test_oracle_1_null_policy_0_and_as_many_calls_as_operations(renderer: 
     assert (await play(loop(lambda env, task: ScriptedSampler(null_policy, renderer)))).reward == 0.0
 
 
+async def test_the_demonstrator_stops_after_one_call_in_the_share_that_was_asked_for(renderer: Renderer) -> None:
+    config = CalculatorConfig(train_tasks=400, hasty=0.65)
+    env = Calculator(config)
+    num_calls = [_num_calls(env, task) for task in Calculator.tasks(config, "train")]
+    assert set(num_calls) == {1, 2}
+    assert num_calls.count(1) / len(num_calls) == pytest.approx(0.65, abs=0.08)
+    assert num_calls == [_num_calls(env, task) for task in Calculator.tasks(config, "train")]
+    for hasty, calls in ((0.0, {2}), (1.0, {1})):
+        config = CalculatorConfig(train_tasks=20, hasty=hasty)
+        assert {_num_calls(Calculator(config), task) for task in Calculator.tasks(config, "train")} == calls
+
+
+def _num_calls(env: Calculator, task: Task) -> int:
+    """How often the demonstrator calls before it answers, with the last result."""
+    player, messages = env.demonstrator(task), list(task.messages)
+    for number in range(9):
+        reply = player(messages)
+        if not reply.tool_calls:
+            assert reply.text == f"Answer: {messages[-1].text}"
+            return number
+        messages += [reply, Message(role="tool", content=str(100 + number))]
+    raise AssertionError("it never answers")
+
+
 def test_each_later_call_needs_the_result_of_the_one_before() -> None:
     task = Calculator.tasks(CalculatorConfig(train_tasks=1), "train")[0]
     oracle = Calculator(CalculatorConfig()).oracle(task)

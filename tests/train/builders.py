@@ -222,7 +222,7 @@ def our_gradient(trainer: Trainer, rows: list[Row]) -> tuple[float, dict[str, to
     loss = trainer.accumulate(batch, trainer._policy_gradient(TokenLog(), 0))
     parameters = trainer.policy.named_parameters()
     gradient = {name: full_tensor(parameter.grad).clone() for name, parameter in parameters.items()}
-    trainer.optimizer.zero_grad(set_to_none=True)
+    trainer.optimizer.zero_grad()
     return loss, gradient
 
 

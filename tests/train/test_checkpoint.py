@@ -14,11 +14,12 @@ from agentrl.train.policy import Policy
 from .builders import make_groups, make_policy, make_rows, make_trainer
 
 
-def test_going_on_from_a_checkpoint_is_bitwise_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_going_on_from_a_checkpoint_is_bitwise_the_same(tmp_path: Path, optimizer: str) -> None:
     rows = make_rows(make_groups(1, branching=True))
     state = {"step": 2, "version": 5}
     with make_policy() as policy:
-        trainer = make_trainer(policy, updates_per_step=2, weight_decay=0.1)
+        trainer = make_trainer(policy, updates_per_step=2, weight_decay=0.1, optimizer=optimizer)
         trainer.step(rows, 0)
         trainer.step(rows, 1)
         trainer.num_bad_updates = 1
@@ -26,7 +27,7 @@ def test_going_on_from_a_checkpoint_is_bitwise_the_same(tmp_path: Path) -> None:
         report = trainer.step(rows, 2)
         expected = policy.weights_hash()
     with Policy.load(tmp_path / "2", device="cpu", threads=1) as policy:
-        trainer = make_trainer(policy, updates_per_step=2, weight_decay=0.1)
+        trainer = make_trainer(policy, updates_per_step=2, weight_decay=0.1, optimizer=optimizer)
         assert checkpoint.load(tmp_path / "2", trainer) == state
         assert trainer.num_bad_updates == 1
         again = trainer.step(rows, 2)
