@@ -80,8 +80,14 @@ class Player:
     """Of the weights in force."""
     last_step: int | None = None
     """Id of the last step that was recorded."""
+    steps_done: int = 0
+    """Steps of the surviving line that are recorded: the next step's ordinal."""
     num_planned: int = 0
     """Groups planned so far: the next ordinal in the plan."""
+    num_planned_before: int = 0
+    """The same as of the last step: from there a resumed run goes through the plan again."""
+    is_resumed: bool = False
+    """Was the run stopped before? Then groups of its plan may be in the store already."""
     noise: float = NOISE_FLOOR
     """Largest difference in logprob seen between trainer and engine with equal weights (nats)."""
 
@@ -140,7 +146,7 @@ async def open_engine(config: RunConfig, model: Path) -> AsyncIterator[tuple[Emb
             await client.check()
             yield None, client
         return
-    engine = EmbeddedEngine(
+    engine = engine_class(options.name)(
         model,
         threads=options.threads,
         max_batch_tokens=options.max_batch_tokens,
@@ -152,6 +158,15 @@ async def open_engine(config: RunConfig, model: Path) -> AsyncIterator[tuple[Emb
     ):
         await client.check()
         yield engine, client
+
+
+def engine_class(name: str) -> type[EmbeddedEngine]:
+    """The engine of a name in `engine.name`."""
+    if name == "embedded":
+        return EmbeddedEngine
+    from agentrl.testing.engine import ScriptedEngine
+
+    return ScriptedEngine
 
 
 def open_policy(run: Run, model: Path) -> Policy:

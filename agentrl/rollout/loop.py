@@ -134,7 +134,7 @@ class AgentLoop:
             _end(trajectory, StopReason.ENV_ERROR, _describe("environment", error))
         finally:
             await self._close(env, trajectory)
-        return await self._grade(trajectory)
+        return await self.grade(trajectory)
 
     # ---- one episode ----
 
@@ -303,7 +303,8 @@ class AgentLoop:
         trajectory.finished_at = time.time()
         await asyncio.shield(self.recorder.finish(trajectory))
 
-    async def _grade(self, trajectory: Trajectory) -> Sample:
+    async def grade(self, trajectory: Trajectory, lease_generation: int | None = None) -> Sample:
+        """Grade a finished trajectory and store the grade; see Recorder.add_grade. Raises StoreError."""
         assert trajectory.stop_reason is not None
         if not trajectory.stop_reason.ending.graded:
             return Sample(trajectory=trajectory, grade=None)
@@ -311,7 +312,11 @@ class AgentLoop:
             sandbox=None, seed=trajectory.env_seed, deadline=time.monotonic() + self.limits.grade_timeout_s
         )
         grade = await _measure(self.env_class, trajectory, ctx, self.limits.grade_timeout_s)
-        return Sample(trajectory=trajectory, grade=grade, grade_id=await self.recorder.add_grade(trajectory, grade))
+        return Sample(
+            trajectory=trajectory,
+            grade=grade,
+            grade_id=await self.recorder.add_grade(trajectory, grade, lease_generation),
+        )
 
     def _new_trajectory(self, spec: RolloutSpec) -> Trajectory:
         return Trajectory(

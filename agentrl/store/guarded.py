@@ -65,14 +65,17 @@ def explain(connection: Connection, trajectory_id: str) -> int:
     return int(state["num_turns"])
 
 
-def check_gradable(connection: Connection, trajectory_id: str) -> None:
-    """Raise StoreError unless the trajectory is finished, LeaseLost where another worker holds its group."""
+def check_gradable(connection: Connection, trajectory_id: str, lease_generation: int | None) -> None:
+    """Raise StoreError unless the trajectory is finished, LeaseLost where another worker holds its group.
+
+    `lease_generation`: the caller's; None: the one that the trajectory was played under.
+    """
     state = _state(connection, trajectory_id)
     if state["stop_reason"] is None:
         raise StoreError(f"trajectory {trajectory_id} isn't finished, so it can't be graded")
     group_id = state["group_id"]
     if group_id is not None and find_group(connection, group_id)["state"] == GroupState.LEASED:
-        held_group(connection, group_id, state["lease_generation"])
+        held_group(connection, group_id, state["lease_generation"] if lease_generation is None else lease_generation)
 
 
 def _state(connection: Connection, trajectory_id: str) -> RowMapping:

@@ -20,6 +20,7 @@ from agentrl.errors import StoreError
 from agentrl.store.claims import change_claims, insert_claim, unclaimed
 from agentrl.store.database import Database, database_now
 from agentrl.store.leases import find_group, held_group
+from agentrl.store.line import planned_groups
 from agentrl.store.reading import final_attempts, latest_grades
 from agentrl.store.recorder import insert_task
 from agentrl.store.records import ClaimState, Lease
@@ -55,6 +56,15 @@ class Queue:
             return group_id
 
         return await self._writer.write(work)
+
+    def planned(self, run: str, ordinals: range) -> dict[int, str]:
+        """The groups that stand in the run's plan at these ordinals: {ordinal: id}.
+
+        After a crash or a stop they are gone on with. Archived groups are over, and so are those whose version
+        was abandoned.
+        """
+        with self._database.reading() as connection:
+            return planned_groups(connection, run, ordinals)
 
     async def lease(
         self,
