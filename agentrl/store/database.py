@@ -199,6 +199,4 @@ def _use_wal(connection: sqlite3.Connection, busy_timeout_s: float) -> None:
                 raise
             time.sleep(0.01)
     if mode != "wal":
-        raise sqlite3.OperationalError(
-            f"no write-ahead logging there (journal mode {mode}); use a local disk"
-        )
+        raise sqlite3.OperationalError(f"no write-ahead logging there (journal mode {mode}); use a local disk")
