@@ -170,6 +170,8 @@ class StoreConfig(Section):
 
     url: str | None = None
     """SQLAlchemy URL; None: sqlite file agentrl.db in the runs folder."""
+    busy_timeout_s: float = Field(30.0, gt=0)
+    """How long a write waits while another process writes to a SQLite file; then the run stops, resumable."""
 
 
 class EnvSelection(BaseModel):

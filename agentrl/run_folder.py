@@ -178,7 +178,7 @@ def _make_folder(config: RunConfig, command: str) -> Path:
 def _open_store(config: RunConfig) -> Store:
     target = config.store.url or str(Path(config.runs_dir) / "agentrl.db")
     try:
-        return Store.open(target)
+        return Store.open(target, busy_timeout_s=config.store.busy_timeout_s)
     except StoreError as error:
         raise StoreError(f"store.url: {error}") from error
 

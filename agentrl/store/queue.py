@@ -24,6 +24,7 @@ from agentrl.store.line import planned_groups
 from agentrl.store.reading import final_attempts, latest_grades
 from agentrl.store.recorder import insert_task
 from agentrl.store.records import ClaimState, Lease
+from agentrl.store.sealing import seal
 from agentrl.store.tables import Groups, Trajectories, table
 from agentrl.store.writer import Writer
 from agentrl.types import GroupState, Purpose, StopReason, Task
@@ -173,7 +174,7 @@ class Queue:
             if state == GroupState.LEASED:
                 held_group(connection, group, -1 if lease is None else lease.generation)
                 _end_unfinished(connection, group)
-            _set(connection, group, owner=None, lease_until=None, **changes)
+            _set(connection, group, owner=None, lease_until=None, **seal(changes))
 
         await self._writer.write(work)
 
