@@ -1,0 +1,51 @@
+"""What becomes of an error at the boundary of a rollout: a text for the record, and work that is done all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+MAX_ERROR_CHARACTERS = 2000
+_NUM_FRAMES = 4
+_MAX_CAUSES = 5
+
+
+def describe(where: str, error: BaseException) -> str:
+    """`where raised Type: text`, its causes, and the last frames of the traceback."""
+    frames = "".join(traceback.format_tb(error.__traceback__, limit=-_NUM_FRAMES)).rstrip()
+    return f"{where} raised {with_causes(error)}\n{frames}".rstrip()[:MAX_ERROR_CHARACTERS]
+
+
+def with_causes(error: BaseException) -> str:
+    """`Type: text; caused by Type: text`, from the error down its chain of causes."""
+    texts: list[str] = []
+    link: BaseException | None = error
+    while link is not None and len(texts) < _MAX_CAUSES:
+        texts.append(f"{type(link).__name__}: {_text(link)}")
+        link = link.__cause__
+    return "; caused by ".join(texts)
+
+
+async def unbroken(work: Coroutine[Any, Any, T]) -> T:
+    """Await `work` to its end, even where the caller is cancelled meanwhile; only then the cancellation goes on."""
+    task = asyncio.create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    result = task.result()
+    if cancelled is not None:
+        raise cancelled
+    return result
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)[:MAX_ERROR_CHARACTERS]
+    except Exception as broken:  # plugin code may break even here
+        return f"(its text can't be had: {type(broken).__name__})"
