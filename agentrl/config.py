@@ -42,6 +42,8 @@ class LimitsConfig(Section):
     """Context window, checked before each call; None: the engine's."""
     max_observation_tokens: int = Field(2048, ge=16)
     """A longer observation keeps its head and tail."""
+    max_result_characters: int = Field(1_000_000, ge=16)
+    """A longer tool result is stored with its head and tail only: a flood must fill neither memory nor database."""
     max_bad_calls: int = Field(4, ge=1)
     """Replies in a row whose calls are all unusable; then parse_limit."""
     tool_timeout_s: float = Field(10.0, gt=0)
@@ -49,7 +51,7 @@ class LimitsConfig(Section):
     episode_timeout_s: float = Field(600.0, gt=0)
     grade_timeout_s: float = Field(60.0, gt=0)
     max_abandoned_threads: int = Field(8, ge=0)
-    """Timed-out in-process tools can't be killed; past this many the run's tools are at fault."""
+    """Timed-out in-process tools can't be killed; past this many that still run, the run's tools are at fault."""
 
 
 class RolloutConfig(Section):
@@ -58,6 +60,8 @@ class RolloutConfig(Section):
     concurrency: int = Field(256, ge=1)
     max_attempts: int = Field(2, ge=1)
     """Attempts per sample where the ending is a fault (R3)."""
+    max_fault_share: float = Field(0.5, ge=0, le=1)
+    """The run stops where more than this share of a step's samples end in a fault; 1: never."""
     renderer_mode: Literal["append"] = "append"
 
 
@@ -85,6 +89,13 @@ class EngineConfig(Section):
     key: str | None = None
     """The server's key; never stored."""
     request_timeout_s: float = Field(120.0, gt=0)
+    connect_timeout_s: float = Field(60.0, gt=0)
+    """A wave of rollouts waits in the server's accept queue."""
+    max_tries: int = Field(4, ge=1)
+    """Tries of one generation where the engine's fault is transient; limits.turn_timeout_s bounds them together."""
+    retry_wait_s: float = Field(0.5, ge=0)
+    """Longest wait before the second try; it doubles from try to try, and a random share of it is taken."""
+    max_retry_wait_s: float = Field(30.0, ge=0)
 
 
 class AlgorithmConfig(Section):

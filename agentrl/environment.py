@@ -5,7 +5,8 @@ One instance lives for one episode. The AgentLoop calls, in this order::
     tasks (class)  sandbox  reset  ( reply → tools → step )*  collect  grade (class)  close
 
 Plain Python errors are fine: the loop catches what `reset`, `step`, `collect` and `grade` raise and records it
-as the rollout's ending or as an unmeasured grade; it never reaches the siblings.
+as the rollout's ending or as an unmeasured grade; it never reaches the siblings. Each of the async methods may also be
+a plain function: it then runs in a thread, where it may block or run an event loop of its own.
 """
 
 from __future__ import annotations
@@ -63,6 +64,9 @@ class Environment(ABC):
     version: str = "0"
     """Changes when tasks, observations or grading change; stored with each trajectory."""
     tools: Sequence[Tool] = ()
+    one_at_a_time: bool = False
+    """True: episodes share state (a global, a port, a licence), so that only one may be open at a time in a process.
+    `reset` must still clear what the episode before it left behind."""
 
     def __init__(self, config: EnvironmentConfig) -> None:
         self.config = config

@@ -8,17 +8,19 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from agentrl.config import RunConfig, SamplingConfig
+from agentrl.config import EngineConfig, RunConfig, SamplingConfig
 from agentrl.engine.embedded import EmbeddedEngine
 from agentrl.environment import Environment
 from agentrl.errors import ConfigError, ModelError
 from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.loop import AgentLoop
+from agentrl.rollout.open_files import require_open_files
 from agentrl.rollout.parser import HermesParser, write_reply
 from agentrl.rollout.pool import RolloutPool
 from agentrl.rollout.renderer import Renderer
+from agentrl.rollout.retry import RetryPolicy
 from agentrl.rollout.samplers import EngineSampler, ReplySampler, ScriptedSampler
 from agentrl.run_folder import Run
 from agentrl.sync.memory import MemorySync
@@ -138,11 +140,11 @@ async def open_learner(run: Run, model: Path) -> AsyncIterator[Player]:
 async def open_engine(config: RunConfig, model: Path) -> AsyncIterator[tuple[EmbeddedEngine | None, HttpClient]]:
     """The engine and a checked client of it."""
     options = config.engine
+    # A server of our own is in this process, so that a connection has both its ends here.
+    require_open_files(config.rollout.concurrency * (1 if options.url else 2))
     if options.url is not None:
         # A server that reports no version serves the weights that it was started with: version 0 of this run.
-        async with HttpClient(
-            options.url, key=options.key, version=0, request_timeout_s=options.request_timeout_s
-        ) as client:
+        async with make_client(options, options.url, key=options.key, version=0) as client:
             await client.check()
             yield None, client
         return
@@ -152,10 +154,7 @@ async def open_engine(config: RunConfig, model: Path) -> AsyncIterator[tuple[Emb
         max_batch_tokens=options.max_batch_tokens,
         cache_tokens=options.cache_tokens,
     )
-    async with (
-        engine,
-        HttpClient(engine.url, key=engine.key, name=engine.name, request_timeout_s=options.request_timeout_s) as client,
-    ):
+    async with engine, make_client(options, engine.url, key=engine.key, name=engine.name) as client:
         await client.check()
         yield engine, client
 
@@ -167,6 +166,19 @@ def engine_class(name: str) -> type[EmbeddedEngine]:
     from agentrl.testing.engine import ScriptedEngine
 
     return ScriptedEngine
+
+
+def make_client(options: EngineConfig, url: str, **of_server: Any) -> HttpClient:
+    """A client with the configured time limits and retries."""
+    return HttpClient(
+        url,
+        request_timeout_s=options.request_timeout_s,
+        connect_timeout_s=options.connect_timeout_s,
+        retry=RetryPolicy(
+            max_tries=options.max_tries, wait_s=options.retry_wait_s, max_wait_s=options.max_retry_wait_s
+        ),
+        **of_server,
+    )
 
 
 def open_policy(run: Run, model: Path) -> Policy:

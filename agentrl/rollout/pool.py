@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from agentrl.config import RolloutConfig
+from agentrl.errors import FaultShareError
 from agentrl.rollout.loop import AgentLoop, RolloutSpec
 from agentrl.types import Group, Sample, StopReason
 
 OnSample = Callable[[Sample], None]
 CUT_OFF = (None, StopReason.CANCELLED, StopReason.INTERRUPTED, StopReason.LOST)
 """How an attempt looks that a crash or a stop cut off."""
+MIN_SAMPLES = 20
+"""Below this many samples a share says little; fewer are judged when all have ended."""
 
 
 class RolloutPool:
@@ -27,19 +31,21 @@ class RolloutPool:
     async def run(self, groups: Sequence[Group], on_sample: OnSample = lambda sample: None) -> list[Group]:
         """Fill each group with the final attempt of each sample; `on_sample` hears of every attempt.
 
-        What a group holds already is kept: of a group that is given out again only the rest is played.
+        What a group holds already is kept: of a group that is given out again only the rest is played. Raises
+        FaultShareError as soon as too many samples ended in a fault; the others are cancelled and stored so.
         """
+        gauge = FaultGauge(self.config.max_fault_share, sum(group.size for group in groups))
         async with asyncio.TaskGroup() as tasks:
             for group in groups:
-                tasks.create_task(self._run_group(group, on_sample))
+                tasks.create_task(self._run_group(group, on_sample, gauge))
         return list(groups)
 
-    async def _run_group(self, group: Group, on_sample: OnSample) -> None:
+    async def _run_group(self, group: Group, on_sample: OnSample, gauge: FaultGauge) -> None:
         async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(self._run_sample(group, n, on_sample)) for n in range(group.size)]
+            running = [tasks.create_task(self._run_sample(group, n, on_sample, gauge)) for n in range(group.size)]
         group.samples = [task.result() for task in running]
 
-    async def _run_sample(self, group: Group, number: int, on_sample: OnSample) -> Sample:
+    async def _run_sample(self, group: Group, number: int, on_sample: OnSample, gauge: FaultGauge) -> Sample:
         spec = RolloutSpec(
             run=group.run,
             task=group.task,
@@ -60,6 +66,7 @@ class RolloutPool:
             if reason is None or not reason.ending.retried:
                 break
         assert sample is not None
+        gauge.add(sample)
         return sample
 
     async def _kept(self, group: Group, number: int) -> Sample | None:
@@ -77,3 +84,32 @@ class RolloutPool:
         if reason is None or reason in CUT_OFF:
             return attempt
         return attempt + 1 if reason.ending.retried else self.config.max_attempts
+
+
+class FaultGauge:
+    """The share of samples whose last attempt ended in a fault. Past the limit the run stops with a name."""
+
+    def __init__(self, max_share: float, num_samples: int) -> None:
+        self.max_share = max_share
+        self.num_needed = min(MIN_SAMPLES, num_samples)
+        self.endings: Counter[StopReason] = Counter()
+
+    def add(self, sample: Sample) -> None:
+        """Count a sample's final attempt. Raises FaultShareError."""
+        trajectory = sample.trajectory
+        assert trajectory.stop_reason is not None
+        self.endings[trajectory.stop_reason] += 1
+        faults = {reason: num for reason, num in self.endings.items() if reason.ending.retried}
+        num_ended, num_faults = self.endings.total(), sum(faults.values())
+        if num_ended < self.num_needed or num_faults <= self.max_share * num_ended:
+            return
+        counts = ", ".join(f"{reason} {num}" for reason, num in faults.items())
+        raise FaultShareError(
+            f"{num_faults} of {num_ended} rollouts ended in a fault ({counts}), more than "
+            f"rollout.max_fault_share={self.max_share:g} allows. The last one, trajectory {trajectory.id}: "
+            f"{_first_line(trajectory.error)}"
+        )
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "no error was recorded").partition("\n")[0]
