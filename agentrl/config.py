@@ -7,6 +7,7 @@ checked by `RunConfig`. Sections are named after the part that reads them.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_serializer, model_validator
@@ -226,6 +227,11 @@ class RunConfig(Section):
     runs_dir: str = "runs"
     name: str | None = None
     """Folder name of the run; None: the time and the environment."""
+
+    @property
+    def database(self) -> str:
+        """Path or URL of the run's database."""
+        return self.store.url or str(Path(self.runs_dir) / "agentrl.db")
 
     def public(self) -> dict[str, Any]:
         """The config as stored and printed: secrets are left out."""

@@ -115,6 +115,18 @@ async def evaluate_model(config: RunConfig, watcher: Watcher) -> Summary:
         return finish(player, 0, await evaluate(player, ordinal=0), [])
 
 
+async def resume_evaluation(config: RunConfig, watcher: Watcher, run_id: str) -> Summary:
+    """Go on with an evaluation that was stopped: what was finished is kept, the rest is played."""
+    async with reopen_run(config, watcher, run_id) as (run, model):
+        check_model_path(str(model))
+        async with open_player(run, model) as player:
+            if not run.store.versions(run.id):
+                await register(player)
+            check_unchanged(player)
+            player.is_resumed = True
+            return finish(player, 0, await evaluate(player, ordinal=0), [])
+
+
 async def rollout(config: RunConfig, watcher: Watcher, num_tasks: int, split: str) -> tuple[Summary, list[Group]]:
     """`agentrl rollout`: play a few tasks."""
     base = await base_model(config, watcher)
@@ -302,6 +314,23 @@ async def register(player: Player) -> None:
         weights_hash=player.weights_hash(),
         ordinal=0,
     )
+
+
+def check_unchanged(player: Player) -> None:
+    """Weights, environment and template are those that the run began with. Raises ConfigError: results aren't mixed."""
+    run = player.run
+    versions, played = run.store.versions(run.id), run.store.find_trajectories(run=run.id, limit=1)
+    now = {"weights": player.weights_hash(), "environment": run.env_class.version}
+    now["chat template"] = player.renderer.template_hash
+    was = {"weights": versions[0].weights_hash} if versions else {}
+    if played:
+        trajectory = run.store.load_trajectory(played[0].id)
+        was |= {"environment": trajectory.env_version, "chat template": trajectory.template_hash}
+    for name, value in was.items():
+        if value != now[name]:
+            raise ConfigError(
+                f"run {run.id} can't be resumed: its {name} was {value!r} and is {now[name]!r} now; start a new run"
+            )
 
 
 async def prove(player: Player) -> None:

@@ -107,7 +107,7 @@ async def reopen_run(config: RunConfig, watcher: Watcher, run_id: str) -> AsyncI
             raise ConfigError(f"run {record.id}: its folder {folder} is gone; start a new run")
         run = Run(
             id=record.id,
-            command="train",
+            command=record.config["command"],
             config=config,
             folder=folder,
             store=store,
@@ -176,9 +176,8 @@ def _make_folder(config: RunConfig, command: str) -> Path:
 
 
 def _open_store(config: RunConfig) -> Store:
-    target = config.store.url or str(Path(config.runs_dir) / "agentrl.db")
     try:
-        return Store.open(target, busy_timeout_s=config.store.busy_timeout_s)
+        return Store.open(config.database, busy_timeout_s=config.store.busy_timeout_s)
     except StoreError as error:
         raise StoreError(f"store.url: {error}") from error
 

@@ -15,6 +15,7 @@ COMMANDS = {
     "eval": "measure a model on held-out tasks",
     "rollout": "play a few tasks and print the transcripts",
     "sft": "warm start: imitate the environment's oracle",
+    "runs": "list the runs of a database: status, last metrics, folder",
     "show": "print a stored trajectory, token by token",
     "env": "list environments",
 }

@@ -56,9 +56,10 @@ class Display:
         return f"{values['command']}: run {values['run']} in {values['folder']}"
 
     def _end_line(self, values: dict[str, Any]) -> str:
-        if values["status"] == "completed" or values["command"] != "train":
+        if values["status"] == "completed" or values["command"] not in ("train", "eval"):
             return ""
-        return f"{values['status']}; go on with: agentrl train --resume {values['run']} --db {values['database']}"
+        again = f"agentrl {values['command']} --resume {values['run']} --db {values['database']}"
+        return f"{values['status']}; go on with: {again}"
 
     def _sft_line(self, values: dict[str, Any]) -> str:
         done = values["ordinal"] + 1
