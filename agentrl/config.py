@@ -77,7 +77,8 @@ class ModelConfig(Section):
 class EngineConfig(Section):
     """The inference server."""
 
-    name: Literal["embedded"] = "embedded"
+    name: Literal["embedded", "scripted"] = "embedded"
+    """scripted: one request at a time by `agentrl.testing.engine`, so that replies are equal bit for bit."""
     threads: int | None = Field(None, ge=1)
     """Torch threads; None: the machine's cores."""
     max_batch_tokens: int = Field(1024, ge=16)
@@ -138,8 +139,12 @@ class TrainConfig(Section):
     """Updates in a row that are not finite before the run stops (G3)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int | None = Field(None, ge=1)
-    checkpoint_every: int = Field(0, ge=0)
-    """Steps between checkpoints; 0: only at the end."""
+    checkpoint_every: int = Field(20, ge=0)
+    """Steps between checkpoints; 0: only at the end, and when the run is stopped."""
+    keep_last: int = Field(2, ge=1)
+    """Checkpoints that are kept, the newest first."""
+    keep_best: bool = True
+    """Also keep the one with the highest held-out success that was measured at its step."""
 
 
 class EvalConfig(Section):
@@ -176,6 +181,8 @@ class StoreConfig(Section):
 
     url: str | None = None
     """SQLAlchemy URL; None: sqlite file agentrl.db in the runs folder."""
+    busy_timeout_s: float = Field(30.0, gt=0)
+    """How long a write waits while another process writes to a SQLite file; then the run stops, resumable."""
 
 
 class EnvSelection(BaseModel):

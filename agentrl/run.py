@@ -24,7 +24,8 @@ from torch import Tensor
 from agentrl.batch.advantages import assign_advantages
 from agentrl.batch.rows import Row, build_rows
 from agentrl.config import RunConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, ModelError
+from agentrl.interrupts import uninterrupted
 from agentrl.progress import EvalResult, Summary, Watcher, draw_curve, phase, plain, rollout_metrics, summarize
 from agentrl.rollout.pool import RolloutPool
 from agentrl.run_folder import Run, heartbeat, lease_seconds, open_run, reopen_run
@@ -34,7 +35,7 @@ from agentrl.train import checkpoint, tiny
 from agentrl.train.policy import Policy
 from agentrl.train.report import RowReport, StepReport
 from agentrl.train.trainer import Trainer
-from agentrl.types import Group, Purpose, Task, derive_seed
+from agentrl.types import Group, GroupState, Purpose, Task, derive_seed
 from agentrl.wiring import (
     Player,
     Probe,
@@ -50,6 +51,9 @@ from agentrl.wiring import (
     tiny_folder,
 )
 
+START: dict[str, Any] = {"version": 0, "last_step": None, "steps_done": 0, "num_planned": 0, "before": []}
+"""Where a run stands that has no checkpoint yet."""
+
 # ---------------------------------------------------------------------------------------------------- commands
 
 
@@ -62,34 +66,45 @@ async def train(config: RunConfig, watcher: Watcher) -> Summary:
         await register(player)
         await prove(player)
         before = await evaluate(player, ordinal=0)
-        return await train_from(player, 0, before)
+        return await train_from(player, before)
 
 
 async def resume(config: RunConfig, watcher: Watcher, run_id: str) -> Summary:
-    """Go on from the last complete checkpoint of a run; what came after it is abandoned."""
+    """Go on from the last complete checkpoint of a run, or from its start; what came after it is abandoned.
+
+    What was finished since then by weights that survive is used, what was in flight is played again.
+    """
     async with reopen_run(config, watcher, run_id) as (run, folder), open_learner(run, folder) as player:
-        state = checkpoint.load(folder, player.learner[1])
-        player.version, player.num_planned = state["version"], state["num_planned"]
-        await run.store.abandon(run.id, version=player.version, step=state["last_step"])
+        before = await restore(player, folder)
         await prove(player)
-        return await train_from(player, state["steps_done"], [EvalResult(**result) for result in state["before"]])
+        return await train_from(player, before or await evaluate(player, ordinal=0))
 
 
-async def train_from(player: Player, steps_done: int, before: Sequence[EvalResult]) -> Summary:
-    """The steps that are left, the last measure, the end."""
+async def train_from(player: Player, before: Sequence[EvalResult]) -> Summary:
+    """The steps that are left, the last measure, the end. A stop from outside leaves a checkpoint."""
+    config = player.run.config
+    player.num_planned_before = player.num_planned
+    try:
+        await take_steps(player, before)
+        after = await evaluate(player, ordinal=config.train.steps)
+    except asyncio.CancelledError:
+        save(player, before)
+        raise
+    save(player, before, after)
+    return finish(player, config.train.steps, before, after)
+
+
+async def take_steps(player: Player, before: Sequence[EvalResult]) -> None:
+    """One step after another, with the measures and checkpoints that are due between them."""
     run, config = player.run, player.run.config
     size = config.algorithm.groups_per_step
-    tasks = islice(endless(run.tasks("train"), config.seed), steps_done * size, None)
-    for ordinal in range(steps_done, config.train.steps):
-        await step(player, ordinal, list(islice(tasks, size)))
-        done = ordinal + 1
-        if _is_due(done, config.eval.every) and done < config.train.steps:
-            await evaluate(player, ordinal=done)
-        if _is_due(done, config.train.checkpoint_every):
-            save(player, done, before)
-    after = await evaluate(player, ordinal=config.train.steps)
-    save(player, config.train.steps, before)
-    return finish(player, config.train.steps, before, after)
+    tasks = islice(endless(run.tasks("train"), config.seed), player.steps_done * size, None)
+    while player.steps_done < config.train.steps:
+        is_due = _is_due(player.steps_done, config.eval.every)
+        held_out = await evaluate(player, ordinal=player.steps_done) if is_due else []
+        if _is_due(player.steps_done, config.train.checkpoint_every):
+            save(player, before, held_out)
+        await step(player, player.steps_done, list(islice(tasks, size)))
 
 
 async def evaluate_model(config: RunConfig, watcher: Watcher) -> Summary:
@@ -121,7 +136,7 @@ async def sft(config: RunConfig, watcher: Watcher) -> Summary:
             player.trainer = Trainer(policy, config.sft.train_config(config.train), config.algorithm)
             await register(player)
             await imitate(player)
-            folder = save(player, config.sft.steps)
+            folder = save(player)
             if is_tiny:
                 tiny.keep(folder, tiny_folder(config), run.id, player.version)
             return finish(player, config.sft.steps, [], [])
@@ -142,7 +157,7 @@ async def step(player: Player, ordinal: int, tasks: Sequence[Task]) -> None:
     with phase(seconds, "sync"):
         metrics |= {} if probe is None else await publish(player, probe)
     run.add_seconds(seconds)
-    rollouts = rollout_metrics(groups, seconds["rollout"])
+    rollouts = rollout_metrics(groups, seconds["rollout"]) | {"engine_faults": player.take_engine_faults()}
     run.event("step", ordinal=ordinal, version=player.version, **metrics, **rollouts, seconds=seconds)
 
 
@@ -151,20 +166,37 @@ async def collect(
 ) -> list[Group]:
     """Plan one group per task, play them, and read them back from the store."""
     queue, run = player.run.store.queue, player.run
-    ordinals = range(player.num_planned, player.num_planned + len(tasks))
-    player.num_planned = ordinals.stop
-    plan = [
-        queue.plan(run.id, task, purpose=purpose, ordinal=ordinal, size=size, version=player.version)
-        for task, ordinal in zip(tasks, ordinals, strict=True)
-    ]
-    ids = await asyncio.gather(*plan)
-    leases = await queue.lease(run.id, lease_seconds(run.config), groups=ids)
-    planned = [run.store.load_group(id) for id in ids]
+    ids = await plan(player, tasks, purpose, size)
+    states = {id: run.store.load_group(id).state for id in ids} if player.is_resumed else {}
+    unplayed = [id for id in ids if states.get(id) not in (GroupState.COMPLETE, GroupState.DROPPED)]
+    leases = await queue.lease(run.id, lease_seconds(run.config), groups=unplayed)
     run.watcher.phase(f"{purpose} rollouts", len(tasks) * size)
     async with heartbeat(run, leases):
-        await pool.run(planned, on_sample=lambda sample: run.watcher.advance())
+        await pool.run([run.store.load_group(id) for id in unplayed], on_sample=lambda sample: run.watcher.advance())
     await asyncio.gather(*(queue.complete(lease) for lease in leases))
     return [run.store.load_group(id) for id in ids]
+
+
+async def plan(player: Player, tasks: Sequence[Task], purpose: Purpose, size: int) -> list[str]:
+    """The next groups in the plan, one per task: ids. A resumed run finds some that it planned before it stopped."""
+    run = player.run
+    ordinals = range(player.num_planned, player.num_planned + len(tasks))
+    known = run.store.queue.planned(run.id, ordinals) if player.is_resumed else {}
+    player.num_planned = ordinals.stop
+
+    async def group_at(ordinal: int, task: Task) -> str:
+        if ordinal not in known:
+            return await run.store.queue.plan(
+                run.id, task, purpose=purpose, ordinal=ordinal, size=size, version=player.version
+            )
+        if run.store.load_group(known[ordinal]).task.key != task.key:
+            raise ConfigError(
+                f"run {run.id} can't be resumed: task {ordinal} of its plan is another now. Environment "
+                f"{run.config.env.name!r} has changed; go back to the version that the run was started with"
+            )
+        return known[ordinal]
+
+    return list(await asyncio.gather(*map(group_at, ordinals, tasks)))
 
 
 async def learn(player: Player, ordinal: int, groups: Sequence[Group]) -> tuple[dict[str, Any], Probe | None]:
@@ -183,14 +215,23 @@ async def learn(player: Player, ordinal: int, groups: Sequence[Group]) -> tuple[
         shuffle_generator=shuffle if algorithm.shuffle_rewards else None,
     )
     probe = Probe.of(policy, usable)
-    mismatch = await asyncio.to_thread(trainer.score, rows)
-    report = await asyncio.to_thread(trainer.step, rows, ordinal)
+    mismatch = await uninterrupted(asyncio.to_thread(trainer.score, rows))
     player.noise = np.nanmax([player.noise, mismatch["mismatch_logprob_max"]])
-    metrics: dict[str, Any] = advantages.metrics() | mismatch | report.metrics | {"learning_rate": report.learning_rate}
-    metrics |= {"num_dropped_groups": len(groups) - len(usable), "skipped_updates": report.skipped}
-    await record(player, step_id, ordinal, rows, report, metrics)
+    measured = advantages.metrics() | mismatch | {"num_dropped_groups": len(groups) - len(usable)}
+    metrics = await uninterrupted(update(player, step_id, ordinal, rows, measured))
     await asyncio.gather(*(store.queue.archive(group.id) for group in usable))
-    return metrics, probe if report.num_updates else None
+    return metrics, probe if metrics["num_updates"] else None
+
+
+async def update(
+    player: Player, step_id: int, ordinal: int, rows: Sequence[Row], measured: dict[str, Any]
+) -> dict[str, Any]:
+    """Change the weights and record it, never one without the other; returns the step's metrics."""
+    report = await asyncio.to_thread(player.learner[1].step, rows, ordinal)
+    metrics = measured | report.metrics | {"learning_rate": report.learning_rate, "skipped_updates": report.skipped}
+    await record(player, step_id, ordinal, rows, report, metrics)
+    player.steps_done, player.num_planned_before = ordinal + 1, player.num_planned
+    return metrics
 
 
 async def record(
@@ -316,18 +357,42 @@ async def _imitate_once(player: Player, ordinal: int, rows: Sequence[Row]) -> No
     run.event("sft", ordinal=ordinal, loss=report.loss, grad_norm=report.grad_norm, version=player.version)
 
 
-def save(player: Player, steps_done: int, before: Sequence[EvalResult] = ()) -> Path:
-    """Write a checkpoint: weights in Hugging Face format, optimizer, and where the run stands."""
+def save(player: Player, before: Sequence[EvalResult] = (), held_out: Sequence[EvalResult] = ()) -> Path:
+    """Write a checkpoint: weights in Hugging Face format, optimizer, and where the run stands.
+
+    No generator's state is in it: whatever is random follows from the seed and an ordinal. `before`: the measure of
+    the weights that the run started from; `held_out`: that of these.
+    """
     run, (policy, trainer) = player.run, player.learner
     state = {
         "run": run.id,
         "version": player.version,
         "last_step": player.last_step,
-        "steps_done": steps_done,
-        "num_planned": player.num_planned,
+        "steps_done": player.steps_done,
+        "num_planned": player.num_planned_before,
         "before": plain([asdict(result) for result in before]),
+        "held_out": next((result.success for result in held_out), None),
     }
-    return checkpoint.save(run.folder / "checkpoints" / f"step-{steps_done}", policy, trainer, state)
+    folder = checkpoint.save(run.folder / "checkpoints" / f"step-{player.steps_done}", policy, trainer, state)
+    checkpoint.prune(folder.parent, keep_last=run.config.train.keep_last, keep_best=run.config.train.keep_best)
+    return folder
+
+
+async def restore(player: Player, folder: Path) -> list[EvalResult]:
+    """Put trainer, counters and store back to where a checkpoint was taken; the measure that the run began with.
+
+    `folder` is the model that the run started from where there is no checkpoint yet: then nothing was measured.
+    """
+    run, (policy, trainer) = player.run, player.learner
+    state = checkpoint.load(folder, trainer) if checkpoint.is_checkpoint(folder) else START
+    player.version, player.last_step = state["version"], state["last_step"]
+    player.steps_done, player.num_planned = state["steps_done"], state["num_planned"]
+    player.is_resumed = True
+    started_from = run.store.versions(run.id)[player.version].weights_hash
+    if policy.weights_hash() != started_from:
+        raise ModelError(f"{folder} doesn't hold version {player.version} of run {run.id}: it was changed since")
+    await run.store.abandon(run.id, version=player.version, step=player.last_step)
+    return [EvalResult(**result) for result in state["before"]]
 
 
 def finish(player: Player, steps: int, before: Sequence[EvalResult], after: Sequence[EvalResult]) -> Summary:
@@ -367,7 +432,7 @@ async def _drop_unmeasured(run: Run, groups: Sequence[Group]) -> list[Group]:
         num_measured = sum(sample.reward is not None for sample in group.samples)
         if num_measured >= 2:
             usable.append(group)
-        else:
+        elif group.state is not GroupState.DROPPED:
             await run.store.queue.drop(group.id, f"{num_measured} of {group.size} samples were measured")
     return usable
 
@@ -389,4 +454,4 @@ def _step_row(place: int, row: Row, report: RowReport) -> StepRow:
 
 
 def _is_due(done: int, every: int) -> bool:
-    return every > 0 and done % every == 0
+    return done > 0 and every > 0 and done % every == 0

@@ -17,6 +17,7 @@ from agentrl import plugins
 from agentrl.config import RunConfig
 from agentrl.environment import Environment
 from agentrl.errors import ConfigError, StoreError
+from agentrl.interrupts import locked
 from agentrl.progress import MetricsFile, Watcher
 from agentrl.store.records import Lease, RunStatus
 from agentrl.store.store import Store
@@ -91,31 +92,32 @@ async def open_run(config: RunConfig, command: str, watcher: Watcher, model: Pat
             watcher=watcher,
             metrics=MetricsFile(folder / "metrics.jsonl"),
         )
-        async with _ending(run):
-            yield run
+        with locked(folder):
+            async with _ending(run):
+                yield run
 
 
 @asynccontextmanager
 async def reopen_run(config: RunConfig, watcher: Watcher, run_id: str) -> AsyncIterator[tuple[Run, Path]]:
-    """A run that was stopped, and its last complete checkpoint."""
+    """A run that was stopped, and the model to go on from: its last complete checkpoint, or what it started from."""
     with _open_store(config) as store:
         record = store.find_run(run_id)
-        checkpoints = Path(record.folder) / "checkpoints"
-        latest = checkpoint.latest(checkpoints)
-        if latest is None:
-            raise ConfigError(f"run {record.id}: no complete checkpoint in {checkpoints}; start a new run")
+        folder = Path(record.folder)
+        if not folder.is_dir():
+            raise ConfigError(f"run {record.id}: its folder {folder} is gone; start a new run")
         run = Run(
             id=record.id,
             command="train",
             config=config,
-            folder=Path(record.folder),
+            folder=folder,
             store=store,
             env_class=plugins.environment(config.env.name),
             watcher=watcher,
-            metrics=MetricsFile(Path(record.folder) / "metrics.jsonl"),
+            metrics=MetricsFile(folder / "metrics.jsonl"),
         )
-        async with _ending(run):
-            yield run, latest
+        with locked(folder):
+            async with _ending(run):
+                yield run, checkpoint.latest(folder / "checkpoints") or Path(record.config["model_folder"])
 
 
 @asynccontextmanager
@@ -131,6 +133,7 @@ async def _ending(run: Run) -> AsyncIterator[None]:
         raise
     finally:
         await run.store.finish_run(run.id, status)
+        run.event("end", run=run.id, command=run.command, status=str(status), database=run.store.location)
 
 
 def lease_seconds(config: RunConfig) -> float:
@@ -175,7 +178,7 @@ def _make_folder(config: RunConfig, command: str) -> Path:
 def _open_store(config: RunConfig) -> Store:
     target = config.store.url or str(Path(config.runs_dir) / "agentrl.db")
     try:
-        return Store.open(target)
+        return Store.open(target, busy_timeout_s=config.store.busy_timeout_s)
     except StoreError as error:
         raise StoreError(f"store.url: {error}") from error
 

@@ -363,6 +363,8 @@ class Group:
     size: int
     state: GroupState = GroupState.PLANNED
     lease_generation: int = 0
+    reissue: int = 0
+    """How often it was given out again after a crash or a stop."""
     samples: list[Sample] = field(default_factory=list)
     """The final attempt of each sample."""
 

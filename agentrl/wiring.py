@@ -16,9 +16,9 @@ from agentrl.environment import Environment
 from agentrl.errors import ConfigError, ModelError
 from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.loop import AgentLoop
-from agentrl.rollout.open_files import require_open_files
 from agentrl.rollout.parser import HermesParser, write_reply
 from agentrl.rollout.pool import RolloutPool
+from agentrl.rollout.process import require_open_files, spare_collector
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.retry import RetryPolicy
 from agentrl.rollout.samplers import EngineSampler, ReplySampler, ScriptedSampler
@@ -82,8 +82,14 @@ class Player:
     """Of the weights in force."""
     last_step: int | None = None
     """Id of the last step that was recorded."""
+    steps_done: int = 0
+    """Steps of the surviving line that are recorded: the next step's ordinal."""
     num_planned: int = 0
     """Groups planned so far: the next ordinal in the plan."""
+    num_planned_before: int = 0
+    """The same as of the last step: from there a resumed run goes through the plan again."""
+    is_resumed: bool = False
+    """Was the run stopped before? Then groups of its plan may be in the store already."""
     noise: float = NOISE_FLOOR
     """Largest difference in logprob seen between trainer and engine with equal weights (nats)."""
 
@@ -99,6 +105,14 @@ class Player:
         sampler = EngineSampler(self.client)
         return make_pool(self.run, self.renderer, lambda env, task: sampler, window=self.window, sampling=sampling)
 
+    def take_engine_faults(self) -> dict[str, int]:
+        """Failed tries of requests by kind since the last call, also those that a later try made good."""
+        if self.client is None:
+            return {}
+        faults = {str(kind): num for kind, num in self.client.faults.items()}
+        self.client.faults.clear()
+        return faults
+
     def weights_hash(self) -> str:
         """Of the weights in force; empty where a server of somebody else holds them."""
         if self.policy is not None:
@@ -113,6 +127,7 @@ async def open_player(run: Run, model: Path) -> AsyncIterator[Player]:
     renderer = load_renderer(run, model)
     async with open_engine(config, model) as (engine, client):
         window = client.max_model_len or config.limits.max_context_tokens or 0
+        spare_collector()
         yield Player(run=run, renderer=renderer, window=window, engine=engine, client=client)
 
 
@@ -142,7 +157,7 @@ async def open_engine(config: RunConfig, model: Path) -> AsyncIterator[tuple[Emb
             await client.check()
             yield None, client
         return
-    engine = EmbeddedEngine(
+    engine = engine_class(options.name)(
         model,
         threads=options.threads,
         max_batch_tokens=options.max_batch_tokens,
@@ -151,6 +166,15 @@ async def open_engine(config: RunConfig, model: Path) -> AsyncIterator[tuple[Emb
     async with engine, make_client(options, engine.url, key=engine.key, name=engine.name) as client:
         await client.check()
         yield engine, client
+
+
+def engine_class(name: str) -> type[EmbeddedEngine]:
+    """The engine of a name in `engine.name`."""
+    if name == "embedded":
+        return EmbeddedEngine
+    from agentrl.testing.engine import ScriptedEngine
+
+    return ScriptedEngine
 
 
 def make_client(options: EngineConfig, url: str, **of_server: Any) -> HttpClient:

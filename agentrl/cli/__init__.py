@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from agentrl.errors import AgentRLError
+from agentrl.interrupts import Terminated
 
 COMMANDS = {
     "train": "train on an environment",
@@ -44,9 +45,9 @@ def _run(options: argparse.Namespace) -> int:
             raise
         print(f"agentrl {options.command}: error: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print(f"agentrl {options.command}: interrupted", file=sys.stderr)
-        return 130
+    except (KeyboardInterrupt, Terminated) as stop:
+        print(f"agentrl {options.command}: stopped", file=sys.stderr)
+        return 130 if isinstance(stop, KeyboardInterrupt) else 143
     except BrokenPipeError:  # the reader of our output has gone, e.g. `head`
         sys.stderr.close()
         return 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 
 from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError, ConfigError, StoreError
+from agentrl.interrupts import Terminated
 
 T = TypeVar("T")
 DEFAULT_DATABASE = "runs/agentrl.db"
@@ -68,9 +70,30 @@ def stored_config(run: str, options: argparse.Namespace) -> RunConfig:
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end; of several errors at once, the first that a user can act on is raised."""
+    """Run to the end; of several errors at once, the first that a user can act on is raised.
+
+    SIGTERM ends it as Ctrl-C does: in an orderly way, with everything written. Raises Terminated after it.
+    """
+    terminated = False
+
+    async def main() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+
+        def stop() -> None:
+            nonlocal terminated
+            terminated = True
+            task.cancel()
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+        return await work
+
     try:
-        return asyncio.run(work)
+        return asyncio.run(main())
+    except asyncio.CancelledError:
+        if terminated:
+            raise Terminated from None
+        raise
     except BaseExceptionGroup as group:
         raise _first(group) from group
 

@@ -55,6 +55,11 @@ class Display:
     def _run_line(self, values: dict[str, Any]) -> str:
         return f"{values['command']}: run {values['run']} in {values['folder']}"
 
+    def _end_line(self, values: dict[str, Any]) -> str:
+        if values["status"] == "completed" or values["command"] != "train":
+            return ""
+        return f"{values['status']}; go on with: agentrl train --resume {values['run']} --db {values['database']}"
+
     def _sft_line(self, values: dict[str, Any]) -> str:
         done = values["ordinal"] + 1
         return f"  sft {done:4d}  loss {number(values['loss'])}" if done % 25 == 0 else ""

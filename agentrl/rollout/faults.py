@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import traceback
-from collections.abc import Coroutine
-from typing import Any, TypeVar
 
-T = TypeVar("T")
 MAX_ERROR_CHARACTERS = 2000
 _NUM_FRAMES = 4
 _MAX_CAUSES = 5
@@ -27,21 +23,6 @@ def with_causes(error: BaseException) -> str:
         texts.append(f"{type(link).__name__}: {_text(link)}")
         link = link.__cause__
     return "; caused by ".join(texts)
-
-
-async def unbroken(work: Coroutine[Any, Any, T]) -> T:
-    """Await `work` to its end, even where the caller is cancelled meanwhile; only then the cancellation goes on."""
-    task = asyncio.create_task(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    result = task.result()
-    if cancelled is not None:
-        raise cancelled
-    return result
 
 
 def _text(error: BaseException) -> str:

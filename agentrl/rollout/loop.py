@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from agentrl.config import LimitsConfig, SamplingConfig
 from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, StepResult
 from agentrl.errors import EngineError, RolloutFault, StoreError
+from agentrl.interrupts import uninterrupted
 from agentrl.rollout.client import Generation, SamplingParams
-from agentrl.rollout.faults import MAX_ERROR_CHARACTERS, describe, unbroken, with_causes
+from agentrl.rollout.faults import MAX_ERROR_CHARACTERS, describe, with_causes
 from agentrl.rollout.grading import measure
 from agentrl.rollout.hooks import Hooks
 from agentrl.rollout.limits import call_budget, cap_observation
@@ -123,7 +124,7 @@ class AgentLoop:
         """Play, store and grade one rollout. Raises StoreError, and CancelledError after recording it."""
         async with self._turnstile:
             trajectory = await self._play_and_store(spec)
-        return await self._grade(trajectory)
+        return await self.grade(trajectory)
 
     async def _play_and_store(self, spec: RolloutSpec) -> Trajectory:
         """From the first record to the last: whatever happens between them, both are written (R1)."""
@@ -144,16 +145,16 @@ class AgentLoop:
         except Exception as error:
             _end(trajectory, StopReason.ENV_ERROR, describe("environment", error))
         finally:
-            await unbroken(self._close(env, trajectory))
+            await uninterrupted(self._close(env, trajectory))
         return trajectory
 
     async def _begin(self, trajectory: Trajectory, lease_generation: int) -> None:
         """A write can't be called back, so a cancellation that comes meanwhile is recorded as this rollout's ending."""
         try:
-            await unbroken(self.recorder.begin(trajectory, lease_generation))
+            await uninterrupted(self.recorder.begin(trajectory, lease_generation))
         except asyncio.CancelledError:
             _end(trajectory, StopReason.CANCELLED, "cancelled")
-            await unbroken(self._close(None, trajectory))
+            await uninterrupted(self._close(None, trajectory))
             raise
 
     # ---- one episode ----
@@ -339,12 +340,14 @@ class AgentLoop:
         trajectory.finished_at = time.time()
         await self.recorder.finish(trajectory)
 
-    async def _grade(self, trajectory: Trajectory) -> Sample:
+    async def grade(self, trajectory: Trajectory, lease_generation: int | None = None) -> Sample:
+        """Grade a finished trajectory and store the grade; see Recorder.add_grade. Raises StoreError."""
         assert trajectory.stop_reason is not None
         if not trajectory.stop_reason.ending.graded:
             return Sample(trajectory=trajectory, grade=None)
         grade = await measure(self.threads, self.env_class, trajectory, self.limits.grade_timeout_s)
-        return Sample(trajectory=trajectory, grade=grade, grade_id=await self.recorder.add_grade(trajectory, grade))
+        grade_id = await self.recorder.add_grade(trajectory, grade, lease_generation)
+        return Sample(trajectory=trajectory, grade=grade, grade_id=grade_id)
 
     def _new_trajectory(self, spec: RolloutSpec) -> Trajectory:
         return Trajectory(

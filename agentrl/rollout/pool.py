@@ -13,6 +13,8 @@ from agentrl.rollout.loop import AgentLoop, RolloutSpec
 from agentrl.types import Group, Sample, StopReason
 
 OnSample = Callable[[Sample], None]
+CUT_OFF = (None, StopReason.CANCELLED, StopReason.INTERRUPTED, StopReason.LOST)
+"""How an attempt looks that a crash or a stop cut off."""
 MIN_SAMPLES = 20
 """Below this many samples a share says little; fewer are judged when all have ended."""
 
@@ -29,7 +31,8 @@ class RolloutPool:
     async def run(self, groups: Sequence[Group], on_sample: OnSample = lambda sample: None) -> list[Group]:
         """Fill each group with the final attempt of each sample; `on_sample` hears of every attempt.
 
-        Raises FaultShareError as soon as too many samples ended in a fault; the others are cancelled and stored so.
+        What a group holds already is kept: of a group that is given out again only the rest is played. Raises
+        FaultShareError as soon as too many samples ended in a fault; the others are cancelled and stored so.
         """
         gauge = FaultGauge(self.config.max_fault_share, sum(group.size for group in groups))
         async with asyncio.TaskGroup() as tasks:
@@ -50,17 +53,37 @@ class RolloutPool:
             ordinal=group.ordinal,
             lease_generation=group.lease_generation,
             sample=number,
+            reissue=group.reissue,
             run_seed=self.run_seed,
         )
-        for attempt in range(self.config.max_attempts):
+        sample = await self._kept(group, number)
+        first = self._next_attempt(sample)
+        for attempt in range(first, self.config.max_attempts):
             async with self._slots:
                 sample = await self.loop.run(replace(spec, attempt=attempt))
             on_sample(sample)
             reason = sample.trajectory.stop_reason
             if reason is None or not reason.ending.retried:
                 break
+        assert sample is not None
         gauge.add(sample)
         return sample
+
+    async def _kept(self, group: Group, number: int) -> Sample | None:
+        """What there is of a sample; graded now if only that was missing."""
+        kept = next((sample for sample in group.samples if sample.trajectory.sample == number), None)
+        if kept is None or kept.grade is not None or kept.trajectory.stop_reason in CUT_OFF:
+            return kept
+        return await self.loop.grade(kept.trajectory, group.lease_generation)
+
+    def _next_attempt(self, kept: Sample | None) -> int:
+        """The attempt that is due; max_attempts: none. What was cut off is played again with the same seeds."""
+        if kept is None:
+            return 0
+        attempt, reason = kept.trajectory.attempt, kept.trajectory.stop_reason
+        if reason is None or reason in CUT_OFF:
+            return attempt
+        return attempt + 1 if reason.ending.retried else self.config.max_attempts
 
 
 class FaultGauge:

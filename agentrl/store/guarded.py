@@ -65,8 +65,11 @@ def explain(connection: Connection, trajectory_id: str) -> int:
     return int(state["num_turns"])
 
 
-def check_gradable(connection: Connection, trajectory_id: str) -> None:
-    """Raise StoreError unless the trajectory is finished, LeaseLost where another worker holds its group."""
+def check_gradable(connection: Connection, trajectory_id: str, lease_generation: int | None) -> None:
+    """Raise StoreError unless the trajectory is finished, LeaseLost where another worker holds its group.
+
+    `lease_generation`: the caller's; None: the one that the trajectory was played under.
+    """
     state = _state(connection, trajectory_id)
     if state["stop_reason"] is None:
         raise StoreError(f"trajectory {trajectory_id} isn't finished, so it can't be graded")
@@ -74,7 +77,7 @@ def check_gradable(connection: Connection, trajectory_id: str) -> None:
         return
     group = find_group(connection, state["group_id"])
     if group["state"] == GroupState.LEASED:
-        check_held(group, state["lease_generation"])
+        check_held(group, state["lease_generation"] if lease_generation is None else lease_generation)
 
 
 def _state(connection: Connection, trajectory_id: str) -> RowMapping:

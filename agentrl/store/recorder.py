@@ -118,15 +118,16 @@ class SqlRecorder:
 
         await self._writer.write(work)
 
-    async def add_grade(self, trajectory: Trajectory, grade: Grade) -> int:
+    async def add_grade(self, trajectory: Trajectory, grade: Grade, lease_generation: int | None = None) -> int:
         """Append a grade to a finished trajectory and return its id; grades can be appended at any later time.
 
-        While its group is leased, only the holder of the lease may grade.
+        While its group is leased, only the holder of the lease may grade: `lease_generation` where it is not the one
+        that the trajectory was played under.
         """
         record = _checked(trajectory.id, lambda: values.grade_record(trajectory.id, grade, time.time()))
 
         def work(connection: Connection) -> int:
-            guarded.check_gradable(connection, trajectory.id)
+            guarded.check_gradable(connection, trajectory.id, lease_generation)
             key = connection.execute(insertion(Grades), record).inserted_primary_key
             assert key is not None, "an insert of one record returns its key"
             return int(key[0])

@@ -130,7 +130,7 @@ async def test_an_engine_that_doesnt_answer_in_time_is_an_engine_error(renderer:
 
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, "no idea"])
-async def test_D04_a_reward_that_is_no_number_is_unmeasured_never_0(
+async def test_d04_a_reward_that_is_no_number_is_unmeasured_never_0(
     renderer: Renderer, value: float | str | None
 ) -> None:
     grader = type("Grader", (BadGrader,), {"grade_with": value})
