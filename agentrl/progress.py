@@ -39,13 +39,14 @@ class Silent:
 
 
 class MetricsFile:
-    """metrics.jsonl: one JSON object per event, flushed as it happens. NaN is written as null."""
+    """metrics.jsonl: one JSON object per event, flushed as it happens. A metric without a value is left out."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def write(self, kind: str, values: dict[str, Any]) -> None:
-        record = {"kind": kind, "time": round(time.time(), 3), **plain(values)}
+        present = {name: value for name, value in values.items() if not _is_missing(value)}
+        record = {"kind": kind, "time": round(time.time(), 3), **plain(present)}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
@@ -56,9 +57,11 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    return None if _is_missing(value) else value
+
+
+def _is_missing(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,6 +77,9 @@ class EvalResult:
     endings: dict[str, int]
     version: int
     seconds: float
+    failures: dict[str, int] = field(default_factory=dict)
+    """What was not measured, by class: of `num_tasks`, as the means are of the others."""
+    failure_share: float = 0.0
 
 
 def summarize(
@@ -91,12 +97,41 @@ def summarize(
         endings=endings(samples),
         version=version,
         seconds=seconds,
+        failures=failures(samples),
+        failure_share=(len(samples) - len(rewards)) / len(samples) if samples else math.nan,
     )
 
 
 def endings(samples: Sequence[Sample]) -> dict[str, int]:
     """How many trajectories ended in each StopReason."""
     return dict(Counter(str(sample.trajectory.stop_reason) for sample in samples))
+
+
+def failures(samples: Sequence[Sample]) -> dict[str, int]:
+    """How many samples have no reward, by class: how they ended, or "unmeasured" where the grader failed (R2)."""
+    lost = [sample for sample in samples if sample.reward is None]
+    return dict(Counter("unmeasured" if s.grade is not None else str(s.trajectory.stop_reason) for s in lost))
+
+
+def mean_parts(samples: Sequence[Sample]) -> dict[str, float]:
+    """The mean of each part of the grades, over the measured samples that have it: the same ones as the reward's."""
+    parts: dict[str, list[float]] = {}
+    for sample in samples:
+        if sample.grade is not None and sample.reward is not None:
+            for name, value in sample.grade.parts.items():
+                parts.setdefault(name, []).append(value)
+    return {name: mean(values) for name, values in parts.items()}
+
+
+def num_duplicates(groups: Sequence[Group]) -> int:
+    """Samples that sampled the very ids of an earlier sample of their group: many mean that seeds don't reach the
+    engine, or that the policy has collapsed."""
+    count = 0
+    for group in groups:
+        said = [tuple(tuple(turn.sampled_ids) for turn in s.trajectory.turns) for s in group.samples]
+        said = [ids for ids in said if ids]
+        count += len(said) - len(set(said))
+    return count
 
 
 def rollout_metrics(groups: Sequence[Group], seconds: float) -> dict[str, Any]:
@@ -109,6 +144,11 @@ def rollout_metrics(groups: Sequence[Group], seconds: float) -> dict[str, Any]:
         "rollouts": len(samples),
         "turns_mean": mean([float(len(sample.trajectory.turns)) for sample in samples]),
         "num_sampled_tokens": num_sampled,
+        "turn_tokens_max": max((len(turn.sampled_ids) for turn in turns if turn.trained), default=0),
+        "duplicate_completions": num_duplicates(groups),
+        "failure_share": len([s for s in samples if s.reward is None]) / len(samples) if samples else math.nan,
+        "failures": failures(samples),
+        "parts": mean_parts(samples),
         "tokens_per_s": num_sampled / seconds,
         "endings": endings(samples),
         "tool_calls": dict(calls),
@@ -127,8 +167,9 @@ def phase(seconds: dict[str, float], name: str) -> Iterator[None]:
 
 
 def mean(values: Sequence[float]) -> float:
-    """NaN for no values: a mean of nothing is not 0."""
-    return sum(values) / len(values) if values else math.nan
+    """Of the values that there are: NaN is none, and a mean of nothing is NaN, not 0."""
+    there = [value for value in values if not math.isnan(value)]
+    return sum(there) / len(there) if there else math.nan
 
 
 @dataclass(kw_only=True, slots=True)
@@ -161,7 +202,7 @@ def draw_curve(metrics_file: Path, picture: Path) -> None:
 
     records = [json.loads(line) for line in metrics_file.read_text(encoding="utf-8").splitlines()]
     # A resumed run measures some steps again: the last record of each counts.
-    steps = list({r["ordinal"]: r for r in records if r["kind"] == "step" and r["reward_mean"] is not None}.values())
+    steps = list({r["ordinal"]: r for r in records if r["kind"] == "step" and "reward_mean" in r}.values())
     evals = list({(r["ordinal"], r["sampling"]): r for r in records if r["kind"] == "eval"}.values())
     figure = Figure(figsize=(7, 4), layout="constrained")
     FigureCanvasAgg(figure)
@@ -170,7 +211,7 @@ def draw_curve(metrics_file: Path, picture: Path) -> None:
         [r["ordinal"] + 0.5 for r in steps], [r["reward_mean"] for r in steps], label="reward of a step's rollouts"
     )
     for sampling, marker in (("greedy", "o-"), ("sampled", "s--")):
-        points = [r for r in evals if r["sampling"] == sampling and r["success"] is not None]
+        points = [r for r in evals if r["sampling"] == sampling and "success" in r]
         axes.plot([r["ordinal"] for r in points], [r["success"] for r in points], marker, label=f"held-out, {sampling}")
     axes.set(xlabel="GRPO step", ylabel="share solved", ylim=(-0.02, 1.02))
     axes.grid(alpha=0.3)

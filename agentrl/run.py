@@ -169,7 +169,7 @@ async def step(player: Player, ordinal: int, tasks: Sequence[Task]) -> None:
     with phase(seconds, "sync"):
         metrics |= {} if probe is None else await publish(player, probe)
     run.add_seconds(seconds)
-    rollouts = rollout_metrics(groups, seconds["rollout"])
+    rollouts = rollout_metrics(groups, seconds["rollout"]) | {"engine_faults": player.take_engine_faults()}
     run.event("step", ordinal=ordinal, version=player.version, **metrics, **rollouts, seconds=seconds)
 
 

@@ -16,9 +16,9 @@ from agentrl.environment import Environment
 from agentrl.errors import ConfigError, ModelError
 from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.loop import AgentLoop
-from agentrl.rollout.open_files import require_open_files
 from agentrl.rollout.parser import HermesParser, write_reply
 from agentrl.rollout.pool import RolloutPool
+from agentrl.rollout.process import require_open_files, spare_collector
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.retry import RetryPolicy
 from agentrl.rollout.samplers import EngineSampler, ReplySampler, ScriptedSampler
@@ -105,6 +105,14 @@ class Player:
         sampler = EngineSampler(self.client)
         return make_pool(self.run, self.renderer, lambda env, task: sampler, window=self.window, sampling=sampling)
 
+    def take_engine_faults(self) -> dict[str, int]:
+        """Failed tries of requests by kind since the last call, also those that a later try made good."""
+        if self.client is None:
+            return {}
+        faults = {str(kind): num for kind, num in self.client.faults.items()}
+        self.client.faults.clear()
+        return faults
+
     def weights_hash(self) -> str:
         """Of the weights in force; empty where a server of somebody else holds them."""
         if self.policy is not None:
@@ -119,6 +127,7 @@ async def open_player(run: Run, model: Path) -> AsyncIterator[Player]:
     renderer = load_renderer(run, model)
     async with open_engine(config, model) as (engine, client):
         window = client.max_model_len or config.limits.max_context_tokens or 0
+        spare_collector()
         yield Player(run=run, renderer=renderer, window=window, engine=engine, client=client)
 
 

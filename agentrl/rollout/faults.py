@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from typing import TypeVar
 
-T = TypeVar("T")
 MAX_ERROR_CHARACTERS = 2000
 _NUM_FRAMES = 4
 _MAX_CAUSES = 5
