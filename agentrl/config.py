@@ -65,7 +65,7 @@ class ModelConfig(Section):
     """The weights to start from."""
 
     path: str = "tiny"
-    """A Hugging Face folder or id, or "tiny": a small model made here by supervised warm start."""
+    """A Hugging Face folder or id; "tiny": a small model made here by supervised warm start; "smollm2"."""
     cache_dir: str | None = None
     """Where made models are kept; None: ~/.cache/agentrl."""
 

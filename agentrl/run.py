@@ -38,7 +38,6 @@ from agentrl.types import Group, Purpose, Task, derive_seed
 from agentrl.wiring import (
     Player,
     Probe,
-    check_model_path,
     demonstrator_sampler,
     endless,
     load_renderer,
@@ -46,6 +45,7 @@ from agentrl.wiring import (
     open_learner,
     open_player,
     open_policy,
+    pretrained_folder,
     random_tiny,
     tiny_folder,
 )
@@ -112,11 +112,12 @@ async def rollout(config: RunConfig, watcher: Watcher, num_tasks: int, split: st
 
 async def sft(config: RunConfig, watcher: Watcher) -> Summary:
     """`agentrl sft`: warm start on demonstrations. The tiny model starts from random weights and is cached."""
-    async with open_run(config, "sft", watcher) as run:
-        is_tiny = config.model.path == tiny.NAME
-        start = random_tiny(run) if is_tiny else Path(config.model.path)
+    is_tiny = config.model.path == tiny.NAME
+    base = None if is_tiny else await base_model(config, watcher)
+    async with open_run(config, "sft", watcher, base) as run:
+        start = base or random_tiny(run)
         with open_policy(run, start) as policy:
-            player = Player(run=run, renderer=load_renderer(run, start), window=tiny.MAX_POSITIONS)
+            player = Player(run=run, renderer=load_renderer(run, start), window=policy.max_positions)
             player.policy = policy
             player.trainer = Trainer(policy, config.sft.train_config(config.train), config.algorithm)
             await register(player)
@@ -187,6 +188,7 @@ async def learn(player: Player, ordinal: int, groups: Sequence[Group]) -> tuple[
     report = await asyncio.to_thread(trainer.step, rows, ordinal)
     player.noise = np.nanmax([player.noise, mismatch["mismatch_logprob_max"]])
     metrics: dict[str, Any] = advantages.metrics() | mismatch | report.metrics | {"learning_rate": report.learning_rate}
+    metrics |= {"num_row_tokens": sum(len(row.ids) for row in rows if row.live)}
     metrics |= {"num_dropped_groups": len(groups) - len(usable), "skipped_updates": report.skipped}
     await record(player, step_id, ordinal, rows, report, metrics)
     await asyncio.gather(*(store.queue.archive(group.id) for group in usable))
@@ -239,10 +241,9 @@ def sent_tensors(policy: Policy) -> Iterator[tuple[str, Tensor]]:
 
 
 async def base_model(config: RunConfig, watcher: Watcher) -> Path:
-    """The folder (or hub id) of the weights to start from; the tiny model is made where it isn't cached."""
+    """The folder of the weights to start from; the tiny model is made where it isn't cached."""
     if config.model.path != tiny.NAME:
-        check_model_path(config.model.path)
-        return Path(config.model.path)
+        return await asyncio.to_thread(pretrained_folder, config.model)
     folder = tiny_folder(config)
     if not tiny.is_kept(folder):
         await sft(config.model_copy(update={"name": None}), watcher)

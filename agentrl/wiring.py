@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from agentrl.config import RunConfig, SamplingConfig
+from agentrl.config import ModelConfig, RunConfig, SamplingConfig
 from agentrl.engine.embedded import EmbeddedEngine
 from agentrl.environment import Environment
 from agentrl.errors import ConfigError, ModelError
@@ -22,8 +22,9 @@ from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.samplers import EngineSampler, ReplySampler, ScriptedSampler
 from agentrl.run_folder import Run
 from agentrl.sync.memory import MemorySync
-from agentrl.train import tiny
+from agentrl.train import smollm2, tiny
 from agentrl.train.policy import Policy
+from agentrl.train.pretrained import local_folder
 from agentrl.train.trainer import Trainer
 from agentrl.types import Group, Task, derive_seed
 
@@ -197,9 +198,19 @@ def demonstrator_sampler(renderer: Renderer) -> MakeSampler:
 
 
 def load_renderer(run: Run, model_path: str | Path) -> Renderer:
-    """The model's renderer, after its start check (a template that fails it is refused)."""
+    """The model's renderer, after its start check; what it found out about the template is recorded in the run."""
     renderer = Renderer.from_pretrained(str(model_path), mode=run.config.rollout.renderer_mode)
     renderer.check(run.tool_specs())
+    run.event(
+        "model",
+        path=run.config.model.path,
+        folder=str(model_path),
+        source=smollm2.origin(model_path),
+        template_hash=renderer.template_hash,
+        tools_in_system=renderer.tools_in_system,
+        calls_in_content=renderer.template.calls_in_content,
+        renderer_mode=renderer.mode,
+    )
     return renderer
 
 
@@ -213,11 +224,14 @@ def endless(items: Sequence[T], seed: int) -> Iterator[T]:
         epoch += 1
 
 
-def check_model_path(path: str) -> None:
-    """Raises ModelError for what looks like a folder and isn't one, before anything heavy starts."""
-    looks_local = path.startswith((".", "/", "~")) or path.count("/") > 1
-    if looks_local and not (Path(path).expanduser() / "config.json").is_file():
-        raise ModelError(f"model.path={path}: no model folder there (config.json is missing); check the path")
+def pretrained_folder(config: ModelConfig) -> Path:
+    """The folder of model.path, converted or downloaded where it must be. Blocks; raises ModelError."""
+    if config.path == smollm2.NAME:
+        return smollm2.prepare(config.cache_dir)
+    looks_local = config.path.startswith((".", "/", "~")) or config.path.count("/") > 1
+    if looks_local and not (Path(config.path).expanduser() / "config.json").is_file():
+        raise ModelError(f"model.path={config.path}: no model folder there (config.json is missing); check the path")
+    return local_folder(config.path)
 
 
 def random_tiny(run: Run) -> Path:

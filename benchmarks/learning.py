@@ -21,12 +21,16 @@ from benchmarks import report
 MAX_SECONDS = 600
 
 
+def agentrl(command: str, *overrides: str) -> None:
+    """Run one command on the calculator in a process of its own. Raises CalledProcessError if it fails."""
+    code = "import sys; from agentrl.cli import main; sys.exit(main(sys.argv[1:]))"
+    subprocess.run([sys.executable, "-c", code, command, "--env", "calculator", *overrides], check=True)
+
+
 def train(folder: Path, overrides: list[str]) -> tuple[dict[str, Any], float]:
     """(summary.json, seconds of the whole command, the warm start included)."""
-    command = [sys.executable, "-c", "import sys; from agentrl.cli import main; sys.exit(main(sys.argv[1:]))"]
-    command += ["train", "--env", "calculator", f"runs_dir={folder}", f"model.cache_dir={folder}/cache", "name=bench"]
     started = time.monotonic()
-    subprocess.run([*command, *overrides], check=True)
+    agentrl("train", f"runs_dir={folder}", f"model.cache_dir={folder}/cache", "name=bench", *overrides)
     seconds = time.monotonic() - started
     return json.loads((folder / "bench" / "summary.json").read_text()), seconds
 

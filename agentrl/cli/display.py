@@ -55,6 +55,11 @@ class Display:
     def _run_line(self, values: dict[str, Any]) -> str:
         return f"{values['command']}: run {values['run']} in {values['folder']}"
 
+    def _model_line(self, values: dict[str, Any]) -> str:
+        if not values["tools_in_system"]:
+            return ""
+        return "  the chat template doesn't show tools as they are called: the system message describes them"
+
     def _sft_line(self, values: dict[str, Any]) -> str:
         done = values["ordinal"] + 1
         return f"  sft {done:4d}  loss {number(values['loss'])}" if done % 25 == 0 else ""
