@@ -139,8 +139,20 @@ class EvalConfig(Section):
     """Steps between evaluations; 0: only before and after."""
     sampled: bool = True
     """Also measure with the training's sampling, beside greedy."""
+    samples: int = Field(1, ge=1)
+    """Samples of each task in the sampled measure: its mean is avg@samples."""
+    k: int = Field(1, ge=1)
+    """The sampled measure also shows pass@k, estimated from the samples."""
     success_reward: float = 1.0
     """A reward of at least this counts as success."""
+
+    @model_validator(mode="after")
+    def _enough_samples(self) -> EvalConfig:
+        if self.k > self.samples:
+            raise ValueError(f"k={self.k} needs at least as many samples per task: set eval.samples={self.k} or more")
+        if self.samples > 1 and not self.sampled:
+            raise ValueError(f"samples={self.samples} needs eval.sampled=true: greedy replies are all the same")
+        return self
 
 
 class SftConfig(Section):

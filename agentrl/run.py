@@ -25,7 +25,8 @@ from agentrl.batch.advantages import assign_advantages
 from agentrl.batch.rows import Row, build_rows
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
-from agentrl.progress import EvalResult, Summary, Watcher, draw_curve, phase, plain, rollout_metrics, summarize
+from agentrl.evaluation import EvalResult, summarize
+from agentrl.progress import Summary, Watcher, draw_curve, phase, plain, rollout_metrics
 from agentrl.rollout.pool import RolloutPool
 from agentrl.run_folder import Run, heartbeat, lease_seconds, open_run, reopen_run
 from agentrl.store.records import StepRow
@@ -208,7 +209,7 @@ async def record(
             run.id, parent=parent, step=step_id, weights_hash=weights_hash, ordinal=ordinal + 1
         )
     step_rows = [_step_row(place, row, its) for place, (row, its) in enumerate(zip(rows, report.rows, strict=True))]
-    await run.store.record_step(run.id, step_id, rows=step_rows, metrics=metrics, version_after=after)
+    await run.store.record_step(run.id, step_id, rows=step_rows, metrics=plain(metrics), version_after=after)
 
 
 async def publish(player: Player, probe: Probe) -> dict[str, float]:
@@ -272,24 +273,27 @@ async def prove(player: Player) -> None:
 
 
 async def evaluate(player: Player, ordinal: int) -> list[EvalResult]:
-    """The held-out measure: greedy, and sampled as in training if eval.sampled."""
+    """The held-out measure: greedy, and sampled as in training (eval.samples of each task) if eval.sampled."""
     run, config = player.run, player.run.config
     tasks = run.tasks("held_out")[: config.eval.tasks]
     greedy = config.sampling.model_copy(update={"temperature": 0.0})
-    modes = {"greedy": greedy} | ({"sampled": config.sampling} if config.eval.sampled else {})
+    # Greedy replies are the same each time, so one is enough.
+    modes = {"greedy": (greedy, 1, 1)}
+    modes |= {"sampled": (config.sampling, config.eval.samples, config.eval.k)} if config.eval.sampled else {}
     results = []
-    for name, sampling in modes.items():
+    for name, (sampling, size, k) in modes.items():
         started = time.monotonic()
-        groups = await collect(player, player.pool(sampling), tasks, purpose=Purpose.EVAL, size=1)
+        groups = await collect(player, player.pool(sampling), tasks, purpose=Purpose.EVAL, size=size)
         result = summarize(
             groups,
             sampling=name,
             success_reward=config.eval.success_reward,
+            k=k,
             version=player.version,
             seconds=time.monotonic() - started,
         )
         run.add_seconds({"eval": result.seconds})
-        run.event("eval", ordinal=ordinal, **asdict(result))
+        run.event("eval", ordinal=ordinal, **result.figures())
         results.append(result)
     return results
 
@@ -340,8 +344,9 @@ def finish(player: Player, steps: int, before: Sequence[EvalResult], after: Sequ
     if after:
         paths["curve"] = run.folder / "curve.png"
         draw_curve(run.metrics.path, run.folder / "curve.png")
-    success = {f"{result.sampling}_before": result.success for result in before}
-    success |= {f"{result.sampling}_after": result.success for result in after}
+    evals = {f"{result.sampling}_before": result for result in before}
+    evals |= {f"{result.sampling}_after": result for result in after}
+    success = {name: result.success for name, result in evals.items()}
     summary = Summary(
         run=run.id,
         command=run.command,
@@ -354,6 +359,7 @@ def finish(player: Player, steps: int, before: Sequence[EvalResult], after: Sequ
         sampled_before=success.get("sampled_before"),
         sampled_after=success.get("sampled_after"),
         num_held_out_tasks=max((result.num_tasks for result in before), default=0),
+        evals={name: result.figures() for name, result in evals.items()},
         paths={name: str(path) for name, path in paths.items()},
         phase_seconds=run.phase_seconds,
     )
