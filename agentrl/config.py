@@ -179,6 +179,17 @@ class StoreConfig(Section):
     """SQLAlchemy URL; None: sqlite file agentrl.db in the runs folder."""
 
 
+class LogConfig(Section):
+    """What is written down beside metrics.jsonl."""
+
+    tensorboard: bool = False
+    """Scalars of each step and evaluation in the run's folder, for `tensorboard --logdir`."""
+    level: Literal["debug", "info", "warning"] = "info"
+    """From which level on run.log holds messages."""
+    max_file_bytes: int = Field(20_000_000, ge=10_000)
+    """run.log starts anew at this size; one older part is kept as run.log.1."""
+
+
 class EnvSelection(BaseModel):
     """The chosen environment. Flat where it is written: `{"name": "calculator", "level": 1}`."""
 
@@ -216,6 +227,7 @@ class RunConfig(Section):
     eval: EvalConfig = EvalConfig()
     sft: SftConfig = SftConfig()
     store: StoreConfig = StoreConfig()
+    log: LogConfig = LogConfig()
     seed: int = 0
     runs_dir: str = "runs"
     name: str | None = None
@@ -225,9 +237,22 @@ class RunConfig(Section):
         """The config as stored and printed: secrets are left out."""
         dump = self.model_dump(mode="json")
         dump["engine"]["key"] = None if self.engine.key is None else "***"
-        dump["store"]["url"] = None if self.store.url is None else _without_password(self.store.url)
+        for section in ("store", "engine"):
+            url = dump[section]["url"]
+            dump[section]["url"] = None if url is None else hide_passwords(url)
         return dump
 
+    def secrets(self) -> list[str]:
+        """The values that must not be written down, as far as the config knows them."""
+        urls = [url for url in (self.store.url, self.engine.url) if url is not None]
+        found = [password for url in urls for _, password in _PASSWORD.findall(url)]
+        return [*found, *([] if self.engine.key is None else [self.engine.key])]
 
-def _without_password(url: str) -> str:
-    return re.sub(r"//([^:/@]*):[^@]*@", r"//\1:***@", url)
+
+_PASSWORD = re.compile(r"//([^:/@\s]*):(\S*)@")
+"""//user:password@ in a URL. Up to the last @, since people forget to escape those in passwords."""
+
+
+def hide_passwords(text: str) -> str:
+    """The passwords of URLs in `text` as ***."""
+    return _PASSWORD.sub(r"//\1:***@", text)

@@ -26,6 +26,7 @@ from agentrl.batch.rows import Row, build_rows
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.evaluation import EvalResult, summarize
+from agentrl.place import at
 from agentrl.progress import Summary, Watcher, draw_curve, phase, plain, rollout_metrics
 from agentrl.rollout.pool import RolloutPool
 from agentrl.run_folder import Run, heartbeat, lease_seconds, open_run, reopen_run
@@ -82,7 +83,8 @@ async def train_from(player: Player, steps_done: int, before: Sequence[EvalResul
     size = config.algorithm.groups_per_step
     tasks = islice(endless(run.tasks("train"), config.seed), steps_done * size, None)
     for ordinal in range(steps_done, config.train.steps):
-        await step(player, ordinal, list(islice(tasks, size)))
+        with at(step=ordinal):
+            await step(player, ordinal, list(islice(tasks, size)))
         done = ordinal + 1
         if _is_due(done, config.eval.every) and done < config.train.steps:
             await evaluate(player, ordinal=done)
@@ -308,7 +310,8 @@ async def imitate(player: Player) -> None:
     order = endless(rows, derive_seed(config.seed, "sft"))
     run.watcher.phase("supervised updates", config.sft.steps)
     for ordinal in range(config.sft.steps):
-        await _imitate_once(player, ordinal, list(islice(order, config.sft.batch_size)))
+        with at(step=ordinal):
+            await _imitate_once(player, ordinal, list(islice(order, config.sft.batch_size)))
         run.watcher.advance()
 
 

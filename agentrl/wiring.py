@@ -110,7 +110,7 @@ async def open_player(run: Run, model: Path) -> AsyncIterator[Player]:
     """An engine (ours, or the one at engine.url) whose start gate is passed."""
     config = run.config
     renderer = load_renderer(run, model)
-    async with open_engine(config, model) as (engine, client):
+    async with open_engine(run, model) as (engine, client):
         window = client.max_model_len or config.limits.max_context_tokens or 0
         yield Player(run=run, renderer=renderer, window=window, engine=engine, client=client)
 
@@ -130,9 +130,9 @@ async def open_learner(run: Run, model: Path) -> AsyncIterator[Player]:
 
 
 @asynccontextmanager
-async def open_engine(config: RunConfig, model: Path) -> AsyncIterator[tuple[EmbeddedEngine | None, HttpClient]]:
+async def open_engine(run: Run, model: Path) -> AsyncIterator[tuple[EmbeddedEngine | None, HttpClient]]:
     """The engine and a checked client of it."""
-    options = config.engine
+    options = run.config.engine
     if options.url is not None:
         # A server that reports no version serves the weights that it was started with: version 0 of this run.
         async with HttpClient(
@@ -147,12 +147,13 @@ async def open_engine(config: RunConfig, model: Path) -> AsyncIterator[tuple[Emb
         max_batch_tokens=options.max_batch_tokens,
         cache_tokens=options.cache_tokens,
     )
-    async with (
-        engine,
-        HttpClient(engine.url, key=engine.key, name=engine.name, request_timeout_s=options.request_timeout_s) as client,
-    ):
-        await client.check()
-        yield engine, client
+    async with engine:
+        run.log.hide(engine.key)
+        async with HttpClient(
+            engine.url, key=engine.key, name=engine.name, request_timeout_s=options.request_timeout_s
+        ) as client:
+            await client.check()
+            yield engine, client
 
 
 def open_policy(run: Run, model: Path) -> Policy:

@@ -27,7 +27,7 @@ SMALL = [
     "algorithm.groups_per_step=2", "algorithm.group_size=4", "eval.tasks=16", "eval.sampled=false",
 ]  # fmt: skip
 WARM_START = [
-    "sft.demonstrations=64", "sft.steps=12", "sft.batch_size=8", "sft.optimizer=adamw", "sft.learning_rate=1e-4",
+    "sft.demonstrations=64", "sft.steps=16", "sft.batch_size=4", "sft.optimizer=adamw", "sft.learning_rate=1e-4",
     "sft.warmup_steps=2",
 ]  # fmt: skip
 
@@ -64,7 +64,7 @@ def measure(folder: Path, warm_start: bool, overrides: list[str]) -> tuple[Path,
     settings = [f"runs_dir={folder}", *SMALL, *overrides]
     if warm_start:
         agentrl("sft", *settings, *WARM_START, "name=start")
-        settings += [f"model.path={folder}/start/checkpoints/step-12"]
+        settings += [f"model.path={folder}/start/checkpoints/step-16"]
     agentrl("train", *settings, "name=bench")
     return folder / "bench", json.loads((folder / "bench" / "summary.json").read_text())
 

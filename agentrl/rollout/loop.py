@@ -17,6 +17,7 @@ from typing import TypeVar
 from agentrl.config import LimitsConfig, SamplingConfig
 from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, StepResult
 from agentrl.errors import EngineError, RolloutFault, StoreError
+from agentrl.place import locate
 from agentrl.rollout.client import Generation, SamplingParams
 from agentrl.rollout.limits import call_budget, cap_observation
 from agentrl.rollout.parser import ToolCallParser, bad_call_observation
@@ -117,6 +118,7 @@ class AgentLoop:
     async def run(self, spec: RolloutSpec) -> Sample:
         """Play, store and grade one rollout. Raises StoreError, and CancelledError after recording it."""
         trajectory = self._new_trajectory(spec)
+        locate(trajectory=trajectory.id)
         await self.recorder.begin(trajectory, spec.lease_generation)
         env: Environment | None = None
         try:
@@ -182,6 +184,7 @@ class AgentLoop:
     ) -> tuple[Turn, bool]:
         """Sample and record one turn; True: the reply was cut by its token limit."""
         trajectory, index = episode.trajectory, len(episode.trajectory.turns)
+        locate(turn=index)
         started_at, started = time.time(), time.monotonic()
         params = self._params(trajectory, index, max_tokens)
         keep = len(episode.ids)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from agentrl.config import RolloutConfig
+from agentrl.place import at
 from agentrl.rollout.loop import AgentLoop, RolloutSpec
 from agentrl.types import Group, Sample
 
 OnSample = Callable[[Sample], None]
+
+
+LOGGER = logging.getLogger(__name__)
 
 
 class RolloutPool:
@@ -45,10 +50,22 @@ class RolloutPool:
             run_seed=self.run_seed,
         )
         for attempt in range(self.config.max_attempts):
-            async with self._slots:
-                sample = await self.loop.run(replace(spec, attempt=attempt))
+            with at(task=group.task.id, sample=number, attempt=attempt):
+                async with self._slots:
+                    sample = await self.loop.run(replace(spec, attempt=attempt))
+                _log(sample)
             on_sample(sample)
             reason = sample.trajectory.stop_reason
             if reason is None or not reason.ending.retried:
                 break
         return sample
+
+
+def _log(sample: Sample) -> None:
+    """What went wrong around the agent, as a warning; what is data, for who looks close."""
+    trajectory, grade = sample.trajectory, sample.grade
+    reason = trajectory.stop_reason
+    is_fault = reason is None or not reason.ending.graded
+    LOGGER.log(logging.WARNING if is_fault else logging.DEBUG, "ended as %s: %s", reason, trajectory.error)
+    if grade is not None and grade.reward is None:
+        LOGGER.warning("no reward could be measured: %s", grade.unmeasured)

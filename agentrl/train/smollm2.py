@@ -82,9 +82,10 @@ def _convert(source: Path, folder: Path) -> None:
     config = quantised.config
     del config.quantization_config  # the weights are plain now; with the mark they can't be saved
     config._name_or_path = ""
-    with torch.random.fork_rng(devices=[]):  # a new model draws random weights before it gets these
+    with torch.device("meta"):  # no random weights, which would be drawn for nothing
         plain = type(quantised)(config)
-    plain.load_state_dict(quantised.state_dict())
+    plain.load_state_dict(quantised.state_dict(), assign=True)
+    plain.tie_weights()
     plain.generation_config = quantised.generation_config
     plain.save_pretrained(folder)
     _tokenizer(place).save_pretrained(folder)
