@@ -43,6 +43,7 @@ def figures(steps: list[dict[str, Any]], summary: dict[str, Any]) -> dict[str, f
     trained = [step for step in steps if step["num_updates"]]
     rewards = [step["reward_mean"] for step in steps]
     half = len(rewards) // 2
+    # The tokens of the Rows that were trained on; the time is of the whole phase, scoring included.
     seconds = {name: sum(step["seconds"][name] for step in steps) for name in ("rollout", "train", "sync")}
     tokens = sum(step["num_row_tokens"] for step in trained)
     return {
@@ -53,7 +54,7 @@ def figures(steps: list[dict[str, Any]], summary: dict[str, Any]) -> dict[str, f
         "steps_with_update": len(trained),
         "max_mismatch_nats": max(step["mismatch_logprob_max"] for step in steps),
         "trained_tokens": tokens,
-        "training_tokens_per_s": tokens / seconds["train"],
+        **({"training_tokens_per_s": tokens / seconds["train"]} if tokens else {}),
         "sampled_tokens_per_s": sum(step["num_sampled_tokens"] for step in steps) / seconds["rollout"],
         **{f"{name}_s": value for name, value in seconds.items()},
     }
