@@ -25,8 +25,10 @@ from agentrl.batch.advantages import assign_advantages
 from agentrl.batch.rows import Row, build_rows
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, ModelError
+from agentrl.evaluation import EvalResult, summarize
 from agentrl.interrupts import uninterrupted
-from agentrl.progress import EvalResult, Summary, Watcher, draw_curve, phase, plain, rollout_metrics, summarize
+from agentrl.place import at
+from agentrl.progress import Summary, Watcher, draw_curve, phase, plain, rollout_metrics
 from agentrl.rollout.pool import RolloutPool
 from agentrl.run_folder import Run, heartbeat, lease_seconds, open_run, reopen_run
 from agentrl.store.records import StepRow
@@ -39,7 +41,6 @@ from agentrl.types import Group, GroupState, Purpose, Task, derive_seed
 from agentrl.wiring import (
     Player,
     Probe,
-    check_model_path,
     demonstrator_sampler,
     endless,
     load_renderer,
@@ -47,6 +48,7 @@ from agentrl.wiring import (
     open_learner,
     open_player,
     open_policy,
+    pretrained_folder,
     random_tiny,
     tiny_folder,
 )
@@ -104,7 +106,8 @@ async def take_steps(player: Player, before: Sequence[EvalResult]) -> None:
         held_out = await evaluate(player, ordinal=player.steps_done) if is_due else []
         if _is_due(player.steps_done, config.train.checkpoint_every):
             save(player, before, held_out)
-        await step(player, player.steps_done, list(islice(tasks, size)))
+        with at(step=player.steps_done):
+            await step(player, player.steps_done, list(islice(tasks, size)))
 
 
 async def evaluate_model(config: RunConfig, watcher: Watcher) -> Summary:
@@ -117,14 +120,12 @@ async def evaluate_model(config: RunConfig, watcher: Watcher) -> Summary:
 
 async def resume_evaluation(config: RunConfig, watcher: Watcher, run_id: str) -> Summary:
     """Go on with an evaluation that was stopped: what was finished is kept, the rest is played."""
-    async with reopen_run(config, watcher, run_id) as (run, model):
-        check_model_path(str(model))
-        async with open_player(run, model) as player:
-            if not run.store.versions(run.id):
-                await register(player)
-            check_unchanged(player)
-            player.is_resumed = True
-            return finish(player, 0, await evaluate(player, ordinal=0), [])
+    async with reopen_run(config, watcher, run_id) as (run, model), open_player(run, model) as player:
+        if not run.store.versions(run.id):
+            await register(player)
+        check_unchanged(player)
+        player.is_resumed = True
+        return finish(player, 0, await evaluate(player, ordinal=0), [])
 
 
 async def rollout(config: RunConfig, watcher: Watcher, num_tasks: int, split: str) -> tuple[Summary, list[Group]]:
@@ -139,11 +140,12 @@ async def rollout(config: RunConfig, watcher: Watcher, num_tasks: int, split: st
 
 async def sft(config: RunConfig, watcher: Watcher) -> Summary:
     """`agentrl sft`: warm start on demonstrations. The tiny model starts from random weights and is cached."""
-    async with open_run(config, "sft", watcher) as run:
-        is_tiny = config.model.path == tiny.NAME
-        start = random_tiny(run) if is_tiny else Path(config.model.path)
+    is_tiny = config.model.path == tiny.NAME
+    base = None if is_tiny else await base_model(config, watcher)
+    async with open_run(config, "sft", watcher, base) as run:
+        start = base or random_tiny(run)
         with open_policy(run, start) as policy:
-            player = Player(run=run, renderer=load_renderer(run, start), window=tiny.MAX_POSITIONS)
+            player = Player(run=run, renderer=load_renderer(run, start), window=policy.max_positions)
             player.policy = policy
             player.trainer = Trainer(policy, config.sft.train_config(config.train), config.algorithm)
             await register(player)
@@ -230,6 +232,7 @@ async def learn(player: Player, ordinal: int, groups: Sequence[Group]) -> tuple[
     mismatch = await uninterrupted(asyncio.to_thread(trainer.score, rows))
     player.noise = np.nanmax([player.noise, mismatch["mismatch_logprob_max"]])
     measured = advantages.metrics() | mismatch | {"num_dropped_groups": len(groups) - len(usable)}
+    measured |= {"num_row_tokens": sum(len(row.ids) for row in rows if row.live)}
     metrics = await uninterrupted(update(player, step_id, ordinal, rows, measured))
     await asyncio.gather(*(store.queue.archive(group.id) for group in usable))
     return metrics, probe if metrics["num_updates"] else None
@@ -259,7 +262,7 @@ async def record(
             run.id, parent=parent, step=step_id, weights_hash=weights_hash, ordinal=ordinal + 1
         )
     step_rows = [_step_row(place, row, its) for place, (row, its) in enumerate(zip(rows, report.rows, strict=True))]
-    await run.store.record_step(run.id, step_id, rows=step_rows, metrics=metrics, version_after=after)
+    await run.store.record_step(run.id, step_id, rows=step_rows, metrics=plain(metrics), version_after=after)
 
 
 async def publish(player: Player, probe: Probe) -> dict[str, float]:
@@ -292,10 +295,9 @@ def sent_tensors(policy: Policy) -> Iterator[tuple[str, Tensor]]:
 
 
 async def base_model(config: RunConfig, watcher: Watcher) -> Path:
-    """The folder (or hub id) of the weights to start from; the tiny model is made where it isn't cached."""
+    """The folder of the weights to start from; the tiny model is made where it isn't cached."""
     if config.model.path != tiny.NAME:
-        check_model_path(config.model.path)
-        return Path(config.model.path)
+        return await asyncio.to_thread(pretrained_folder, config.model)
     folder = tiny_folder(config)
     if not tiny.is_kept(folder):
         await sft(config.model_copy(update={"name": None}), watcher)
@@ -341,24 +343,27 @@ async def prove(player: Player) -> None:
 
 
 async def evaluate(player: Player, ordinal: int) -> list[EvalResult]:
-    """The held-out measure: greedy, and sampled as in training if eval.sampled."""
+    """The held-out measure: greedy, and sampled as in training (eval.samples of each task) if eval.sampled."""
     run, config = player.run, player.run.config
     tasks = run.tasks("held_out")[: config.eval.tasks]
     greedy = config.sampling.model_copy(update={"temperature": 0.0})
-    modes = {"greedy": greedy} | ({"sampled": config.sampling} if config.eval.sampled else {})
+    # Greedy replies are the same each time, so one is enough.
+    modes = {"greedy": (greedy, 1, 1)}
+    modes |= {"sampled": (config.sampling, config.eval.samples, config.eval.k)} if config.eval.sampled else {}
     results = []
-    for name, sampling in modes.items():
+    for name, (sampling, size, k) in modes.items():
         started = time.monotonic()
-        groups = await collect(player, player.pool(sampling), tasks, purpose=Purpose.EVAL, size=1)
+        groups = await collect(player, player.pool(sampling), tasks, purpose=Purpose.EVAL, size=size)
         result = summarize(
             groups,
             sampling=name,
             success_reward=config.eval.success_reward,
+            k=k,
             version=player.version,
             seconds=time.monotonic() - started,
         )
         run.add_seconds({"eval": result.seconds})
-        run.event("eval", ordinal=ordinal, **asdict(result))
+        run.event("eval", ordinal=ordinal, **result.figures())
         results.append(result)
     return results
 
@@ -373,7 +378,8 @@ async def imitate(player: Player) -> None:
     order = endless(rows, derive_seed(config.seed, "sft"))
     run.watcher.phase("supervised updates", config.sft.steps)
     for ordinal in range(config.sft.steps):
-        await _imitate_once(player, ordinal, list(islice(order, config.sft.batch_size)))
+        with at(step=ordinal):
+            await _imitate_once(player, ordinal, list(islice(order, config.sft.batch_size)))
         run.watcher.advance()
 
 
@@ -433,8 +439,9 @@ def finish(player: Player, steps: int, before: Sequence[EvalResult], after: Sequ
     if after:
         paths["curve"] = run.folder / "curve.png"
         draw_curve(run.metrics.path, run.folder / "curve.png")
-    success = {f"{result.sampling}_before": result.success for result in before}
-    success |= {f"{result.sampling}_after": result.success for result in after}
+    evals = {f"{result.sampling}_before": result for result in before}
+    evals |= {f"{result.sampling}_after": result for result in after}
+    success = {name: result.success for name, result in evals.items()}
     summary = Summary(
         run=run.id,
         command=run.command,
@@ -447,6 +454,7 @@ def finish(player: Player, steps: int, before: Sequence[EvalResult], after: Sequ
         sampled_before=success.get("sampled_before"),
         sampled_after=success.get("sampled_after"),
         num_held_out_tasks=max((result.num_tasks for result in before), default=0),
+        evals={name: result.figures() for name, result in evals.items()},
         paths={name: str(path) for name, path in paths.items()},
         phase_seconds=run.phase_seconds,
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import platform
 import subprocess
 import time
@@ -18,14 +20,17 @@ from agentrl.config import RunConfig
 from agentrl.environment import Environment
 from agentrl.errors import ConfigError, StoreError
 from agentrl.interrupts import locked
-from agentrl.progress import MetricsFile, Watcher
+from agentrl.place import at
+from agentrl.progress import MetricsFile, Watcher, plain
+from agentrl.run_log import RunLog
 from agentrl.store.records import Lease, RunStatus
 from agentrl.store.store import Store
-from agentrl.train import checkpoint
+from agentrl.train import checkpoint, tensorboard
 from agentrl.types import Task
 
 PACKAGES = ("agentrl", "torch", "transformers", "tokenizers", "numpy", "sqlalchemy", "pydantic", "aiohttp")
 LEASE_HEARTBEAT_S = 30.0
+LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -40,6 +45,8 @@ class Run:
     env_class: type[Environment]
     watcher: Watcher
     metrics: MetricsFile
+    log: RunLog
+    scalars: tensorboard.Scalars | None
     started: float = field(default_factory=time.monotonic)
     phase_seconds: dict[str, float] = field(default_factory=dict)
 
@@ -54,8 +61,11 @@ class Run:
         return tasks
 
     def event(self, kind: str, **values: Any) -> None:
-        """Tell the metrics file and whoever watches."""
+        """Tell the metrics file, the log, TensorBoard and whoever watches."""
         self.metrics.write(kind, values)
+        LOGGER.info("%s %s", kind, json.dumps(plain(values)))
+        if self.scalars is not None:
+            self.scalars.write(kind, values)
         self.watcher.event(kind, values)
 
     def add_seconds(self, seconds: dict[str, float]) -> None:
@@ -72,6 +82,8 @@ class Run:
 async def open_run(config: RunConfig, command: str, watcher: Watcher, model: Path | None = None) -> AsyncIterator[Run]:
     """Make the run's folder and its record; mark how it ended. `model`: the folder of its tokenizer, for `show`."""
     env_class = plugins.environment(config.env.name)
+    if config.log.tensorboard:
+        tensorboard.check_installed()
     folder = _make_folder(config, command)
     with _open_store(config) as store:
         run_id = await store.create_run(
@@ -91,6 +103,8 @@ async def open_run(config: RunConfig, command: str, watcher: Watcher, model: Pat
             env_class=env_class,
             watcher=watcher,
             metrics=MetricsFile(folder / "metrics.jsonl"),
+            log=RunLog(folder, run_id, config.log, config.secrets()),
+            scalars=tensorboard.Scalars(folder) if config.log.tensorboard else None,
         )
         with locked(folder):
             async with _ending(run):
@@ -114,6 +128,8 @@ async def reopen_run(config: RunConfig, watcher: Watcher, run_id: str) -> AsyncI
             env_class=plugins.environment(config.env.name),
             watcher=watcher,
             metrics=MetricsFile(folder / "metrics.jsonl"),
+            log=RunLog(folder, record.id, config.log, config.secrets()),
+            scalars=tensorboard.Scalars(folder) if config.log.tensorboard else None,
         )
         with locked(folder):
             async with _ending(run):
@@ -123,17 +139,21 @@ async def reopen_run(config: RunConfig, watcher: Watcher, run_id: str) -> AsyncI
 @asynccontextmanager
 async def _ending(run: Run) -> AsyncIterator[None]:
     """Tell where the run is, and record how it ends."""
-    run.event("run", run=run.id, command=run.command, folder=str(run.folder), database=run.store.location)
     status = RunStatus.FAILED
-    try:
-        yield
-        status = RunStatus.COMPLETED
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        status = RunStatus.INTERRUPTED
-        raise
-    finally:
-        await run.store.finish_run(run.id, status)
-        run.event("end", run=run.id, command=run.command, status=str(status), database=run.store.location)
+    with run.log, at(run=run.id):
+        run.event("run", run=run.id, command=run.command, folder=str(run.folder), database=run.store.location)
+        try:
+            yield
+            status = RunStatus.COMPLETED
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            status = RunStatus.INTERRUPTED
+            raise
+        finally:
+            await run.store.finish_run(run.id, status)
+            run.event("end", run=run.id, command=run.command, status=str(status), database=run.store.location)
+            if run.scalars is not None:
+                run.scalars.close()
+            LOGGER.info("the run is %s", status)
 
 
 def lease_seconds(config: RunConfig) -> float:
