@@ -24,10 +24,10 @@ from torch import Tensor
 from agentrl.batch.advantages import assign_advantages
 from agentrl.batch.rows import Row, build_rows
 from agentrl.config import RunConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, TrainingError
 from agentrl.progress import EvalResult, Summary, Watcher, draw_curve, phase, plain, rollout_metrics, summarize
 from agentrl.rollout.pool import RolloutPool
-from agentrl.run_folder import Run, heartbeat, lease_seconds, open_run, reopen_run
+from agentrl.run_folder import Run, check_tasks, heartbeat, lease_seconds, open_run, reopen_run
 from agentrl.store.records import StepRow
 from agentrl.sync.base import Canary
 from agentrl.train import checkpoint, tiny
@@ -57,6 +57,7 @@ async def train(config: RunConfig, watcher: Watcher) -> Summary:
     """Train; returns what summary.json holds."""
     if config.engine.url is not None:
         raise ConfigError("engine.url: weights can't be sent to a running server; leave it out to train")
+    check_tasks(config, "train", "held_out")
     base = await base_model(config, watcher)
     async with open_run(config, "train", watcher, base) as run, open_learner(run, base) as player:
         await register(player)
@@ -94,6 +95,7 @@ async def train_from(player: Player, steps_done: int, before: Sequence[EvalResul
 
 async def evaluate_model(config: RunConfig, watcher: Watcher) -> Summary:
     """`agentrl eval`: the held-out measure of a model, stored like any other rollouts."""
+    check_tasks(config, "held_out")
     base = await base_model(config, watcher)
     async with open_run(config, "eval", watcher, base) as run, open_player(run, base) as player:
         await register(player)
@@ -102,6 +104,7 @@ async def evaluate_model(config: RunConfig, watcher: Watcher) -> Summary:
 
 async def rollout(config: RunConfig, watcher: Watcher, num_tasks: int, split: str) -> tuple[Summary, list[Group]]:
     """`agentrl rollout`: play a few tasks."""
+    check_tasks(config, split)
     base = await base_model(config, watcher)
     async with open_run(config, "rollout", watcher, base) as run, open_player(run, base) as player:
         await register(player)
@@ -112,6 +115,7 @@ async def rollout(config: RunConfig, watcher: Watcher, num_tasks: int, split: st
 
 async def sft(config: RunConfig, watcher: Watcher) -> Summary:
     """`agentrl sft`: warm start on demonstrations. The tiny model starts from random weights and is cached."""
+    check_tasks(config, "train")
     async with open_run(config, "sft", watcher) as run:
         is_tiny = config.model.path == tiny.NAME
         start = random_tiny(run) if is_tiny else Path(config.model.path)
@@ -277,6 +281,7 @@ async def evaluate(player: Player, ordinal: int) -> list[EvalResult]:
     greedy = config.sampling.model_copy(update={"temperature": 0.0})
     modes = {"greedy": greedy} | ({"sampled": config.sampling} if config.eval.sampled else {})
     results = []
+    figures = run.figures(tasks)
     for name, sampling in modes.items():
         started = time.monotonic()
         groups = await collect(player, player.pool(sampling), tasks, purpose=Purpose.EVAL, size=1)
@@ -288,7 +293,7 @@ async def evaluate(player: Player, ordinal: int) -> list[EvalResult]:
             seconds=time.monotonic() - started,
         )
         run.add_seconds({"eval": result.seconds})
-        run.event("eval", ordinal=ordinal, **asdict(result))
+        run.event("eval", ordinal=ordinal, **asdict(result), figures=figures)
         results.append(result)
     return results
 
@@ -297,9 +302,13 @@ async def imitate(player: Player) -> None:
     """Play the demonstrations, then one supervised update after another; each is a step in the store."""
     run, config = player.run, player.run.config
     tasks = list(islice(endless(run.tasks("train"), config.seed), config.sft.demonstrations))
-    pool = make_pool(run, player.renderer, demonstrator_sampler(player.renderer), window=player.window)
+    demonstrate = demonstrator_sampler(player.renderer)
+    demonstrate(run.env_class(config.env.options), tasks[0])  # raises here where there is nobody to imitate
+    pool = make_pool(run, player.renderer, demonstrate, window=player.window)
     groups = await collect(player, pool, tasks, purpose=Purpose.COLLECT, size=1)
     rows = [row for group in groups for sample in group.samples for row in build_rows(sample, for_sft=True)]
+    if not rows:
+        raise TrainingError(f"none of {len(groups)} demonstrations gave anything to imitate; see agentrl show")
     order = endless(rows, derive_seed(config.seed, "sft"))
     run.watcher.phase("supervised updates", config.sft.steps)
     for ordinal in range(config.sft.steps):
@@ -341,6 +350,7 @@ def finish(player: Player, steps: int, before: Sequence[EvalResult], after: Sequ
         draw_curve(run.metrics.path, run.folder / "curve.png")
     success = {f"{result.sampling}_before": result.success for result in before}
     success |= {f"{result.sampling}_after": result.success for result in after}
+    rewards = {result.sampling: result.reward for result in [*before, *after]}
     summary = Summary(
         run=run.id,
         command=run.command,
@@ -353,6 +363,8 @@ def finish(player: Player, steps: int, before: Sequence[EvalResult], after: Sequ
         sampled_before=success.get("sampled_before"),
         sampled_after=success.get("sampled_after"),
         num_held_out_tasks=max((result.num_tasks for result in before), default=0),
+        held_out_reward=rewards.get("greedy"),
+        figures=run.figures(run.tasks("held_out")) if before else {},
         paths={name: str(path) for name, path in paths.items()},
         phase_seconds=run.phase_seconds,
     )

@@ -65,7 +65,7 @@ class Display:
         left_out = f", {values['num_unmeasured']} unmeasured left out" if values["num_unmeasured"] else ""
         return (
             f"  held-out after {values['ordinal']} steps, {values['sampling']}: {number(values['success'])} "
-            f"of {values['num_tasks']} tasks{left_out}  ({values['seconds']:.0f} s)"
+            f"of {values['num_tasks']} tasks{left_out}{_beside(values)}  ({values['seconds']:.0f} s)"
         )
 
     def _step_line(self, values: dict[str, Any]) -> str:
@@ -86,6 +86,17 @@ def number(value: float | None) -> str:
     return "-" if value is None or value != value else f"{value:.3f}"
 
 
+def figures_text(figures: dict[str, float]) -> str:
+    """`random 0.014, optimal 1`"""
+    return ", ".join(f"{name} {f'{value:.3f}'.rstrip('0').rstrip('.')}" for name, value in figures.items())
+
+
+def _beside(values: dict[str, Any]) -> str:
+    """The mean reward of an eval event and the environment's figures, where it has any."""
+    figures = values["figures"]
+    return f", reward {number(values['reward'])} ({figures_text(figures)})" if figures else ""
+
+
 def duration(seconds: float) -> str:
     """`95` → `1:35`."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
@@ -100,6 +111,8 @@ def closing_lines(summary: Summary) -> list[str]:
         if summary.sampled_after is not None:
             sampled += f" → {number(summary.sampled_after)}"
         lines.append(f"held-out success (greedy): {number(summary.held_out_before)}{after}   sampled: {sampled}")
+    if summary.figures:
+        lines.append(f"held-out reward (greedy): {number(summary.held_out_reward)}   {figures_text(summary.figures)}")
     lines.append(f"{summary.command} took {duration(summary.seconds)} (min:s), seed {summary.seed}")
     width = max(map(len, summary.paths))
     lines += [f"  {name:{width}}  {path}" for name, path in summary.paths.items()]
