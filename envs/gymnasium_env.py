@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import index
 from typing import Any
 
 from pydantic import JsonValue
@@ -186,9 +187,10 @@ def _tasks(config_json: str, split: str, first: int, count: int) -> Sequence[Tas
 
 def _plain_start(observation: Any) -> JsonValue:
     """What the episode starts from where that is a number or a few, for a script that knows the way."""
-    if isinstance(observation, tuple) and all(hasattr(part, "__index__") for part in observation):
-        return [int(part) for part in observation]
-    return int(observation) if hasattr(observation, "__index__") else None
+    try:
+        return [index(part) for part in observation] if isinstance(observation, tuple) else index(observation)
+    except TypeError:
+        return None
 
 
 def _check_reproducible(config: GymnasiumConfig, seeds: Sequence[int]) -> None:
