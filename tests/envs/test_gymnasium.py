@@ -350,7 +350,7 @@ async def test_g14_episodes_of_one_task_share_no_state(renderer: Renderer) -> No
         say(renderer, config, "<action>down</action>", max_turns=4),
     )
     assert right.trajectory.turns[3].prompt_messages[-1].text == "  (Right)\nSFF[F]\nFHFH\nFFFH\nHFFG"
-    assert down.trajectory.turns[3].prompt_messages[-1].text == "  (Down)\nSFFF\nFHFH\nFFFH\n[H]FFG"
+    assert down.trajectory.turns[2].prompt_messages[-1].text == "  (Down)\nSFFF\nFHFH\n[F]FFH\nHFFG"
 
 
 async def test_f09_a_blocking_step_stalls_nobody(fake: type[fakes.Fake], renderer: Renderer) -> None:
