@@ -52,6 +52,8 @@ class Run:
         if self._figures is None:
             try:
                 self._figures = self.env_class.figures(self.config.env.options, tasks)
+            except AgentRLError:
+                raise
             except Exception as error:
                 raise ConfigError(f"environment {self.config.env.name!r}: figures raised {error!r}") from error
         return self._figures

@@ -39,6 +39,14 @@ def broken(reply: str) -> float:
     raise ZeroDivisionError("broken on purpose")
 
 
+RELEASED = threading.Event()
+
+
+def hangs(reply: str) -> float:
+    RELEASED.wait(60)
+    return 1.0
+
+
 def in_a_thread(reply: str) -> bool:
     return threading.current_thread() is not threading.main_thread()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -12,20 +13,21 @@ from typing import Any
 
 import pyarrow
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
 from agentrl import plugins
 from agentrl.cli import main
 from agentrl.cli.compose import load_config
-from agentrl.envs import rewards
+from agentrl.envs import rewards, worker
 from agentrl.envs.dataset import Dataset, DatasetConfig
 from agentrl.errors import ConfigError
 from agentrl.rollout.loop import RolloutSpec
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.samplers import ScriptedSampler
 from agentrl.types import Message, Sample, StopReason, Task
+from tests.envs import reward_functions
 from tests.rollout.loops import TextClient, call, make_loop
 
 HERE = "tests.envs.reward_functions"
@@ -257,6 +259,20 @@ async def test_R2_what_is_not_measured_is_no_zero(function: str, says: str, rend
     assert sample.reward is None and sample.grade is not None and says in str(sample.grade.unmeasured)
 
 
+async def test_r4_a_reward_function_that_hangs_is_unmeasured_and_counted(renderer: Renderer, tmp_path: Path) -> None:
+    reward_functions.RELEASED.clear()
+    config = config_of(tmp_path, f"{HERE}:hangs")
+    hanging = asyncio.create_task(play(renderer, config, "red", grade_timeout_s=3))
+    other = await play(renderer, config.model_copy(update={"reward": "exact"}), "red")
+    assert other.reward == 1.0 and not hanging.done()
+    sample = await hanging
+    assert sample.reward is None and sample.grade is not None and "longer than 3 s" in str(sample.grade.unmeasured)
+    assert worker.num_abandoned() == 1
+    reward_functions.RELEASED.set()
+    while worker.num_abandoned():
+        await asyncio.sleep(0.01)
+
+
 async def test_the_oracle_says_the_answer(renderer: Renderer, tmp_path: Path) -> None:
     sample = await play(renderer, config_of(tmp_path, "exact"), oracle=True)
     assert sample.reward == 1.0 and sample.trajectory.turns[-1].message.text == "red"
@@ -287,6 +303,7 @@ def test_last_number(text: str, value: Any) -> None:
     assert rewards.last_number(text) == value
 
 
+@settings(deadline=None)
 @given(st.integers(-(10**12), 10**12), st.integers(0, 6), st.text(alphabet="abc ,.!?", max_size=9))
 def test_a_number_is_read_as_it_is_written(number: int, places: int, before: str) -> None:
     value = Fraction(number, 10**places)
@@ -296,6 +313,7 @@ def test_a_number_is_read_as_it_is_written(number: int, places: int, before: str
         assert rewards.last_number(f"1 2 {before} {text}.") == expected
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_any_reply_can_be_graded(text: str) -> None:
     for function in rewards.BUILT_IN.values():

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from gymnasium import spaces
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.envs.gymnasium_actions import Actions
@@ -73,6 +73,7 @@ SPACES = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(space=SPACES, seed=st.integers(0, 1000))
 def test_what_is_written_is_read_back_and_in_the_space(space: spaces.Space, seed: int) -> None:  # type: ignore[type-arg]
     actions = Actions.of("x", space, ())
@@ -83,6 +84,7 @@ def test_what_is_written_is_read_back_and_in_the_space(space: spaces.Space, seed
     assert np.allclose(read, wanted, atol=1e-6)
 
 
+@settings(deadline=None)
 @given(text=st.text(), inside=st.text())
 def test_any_text_gives_an_action_of_the_space_or_a_reason(text: str, inside: str) -> None:
     for actions in (MOVES, NUMBERED, BOX, MULTI):
@@ -120,6 +122,7 @@ def test_colours_become_marks() -> None:
     assert plain_text("a\x1b[2Jb\x1b[10;3Hc\x1b") == "abc"
 
 
+@settings(deadline=None)
 @given(st.text(alphabet=st.sampled_from("\x1b[0;41mJHab \n")))
 def test_no_escape_is_left(text: str) -> None:
     assert "\x1b" not in plain_text(text)
