@@ -126,6 +126,10 @@ class Summary:
     num_held_out_tasks: int
     evals: dict[str, dict[str, Any]]
     """greedy_before, sampled_after, …: the whole of each held-out measure (see EvalResult)."""
+    held_out_reward: float | None
+    """The mean of the last greedy measure."""
+    figures: dict[str, float]
+    """What the environment says beside it, see Environment.figures."""
     paths: dict[str, str]
     phase_seconds: dict[str, float] = field(default_factory=dict)
 
@@ -152,7 +156,9 @@ def draw_curve(metrics_file: Path, picture: Path) -> None:
     for sampling, marker in (("greedy", "o-"), ("sampled", "s--")):
         points = [r for r in evals if r["sampling"] == sampling and "success" in r]
         axes.plot([r["ordinal"] for r in points], [r["success"] for r in points], marker, label=f"held-out, {sampling}")
-    axes.set(xlabel="GRPO step", ylabel="share solved", ylim=(-0.02, 1.02))
+    axes.set(xlabel="GRPO step", ylabel="reward, share solved")
+    if all(0 <= r["reward_mean"] <= 1 for r in steps):
+        axes.set_ylim(-0.02, 1.02)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     figure.savefig(picture, dpi=120)

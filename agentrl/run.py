@@ -24,13 +24,13 @@ from torch import Tensor
 from agentrl.batch.advantages import assign_advantages
 from agentrl.batch.rows import Row, build_rows
 from agentrl.config import RunConfig
-from agentrl.errors import ConfigError, ModelError
+from agentrl.errors import ConfigError, ModelError, TrainingError
 from agentrl.evaluation import EvalResult, summarize
 from agentrl.interrupts import uninterrupted
 from agentrl.place import at
 from agentrl.progress import Summary, Watcher, draw_curve, phase, plain, rollout_metrics
 from agentrl.rollout.pool import RolloutPool
-from agentrl.run_folder import Run, heartbeat, lease_seconds, open_run, reopen_run
+from agentrl.run_folder import Run, check_tasks, heartbeat, lease_seconds, open_run, reopen_run
 from agentrl.store.records import StepRow
 from agentrl.sync.base import Canary
 from agentrl.train import checkpoint, tiny
@@ -63,6 +63,7 @@ async def train(config: RunConfig, watcher: Watcher) -> Summary:
     """Train; returns what summary.json holds."""
     if config.engine.url is not None:
         raise ConfigError("engine.url: weights can't be sent to a running server; leave it out to train")
+    check_tasks(config, "train", "held_out")
     base = await base_model(config, watcher)
     async with open_run(config, "train", watcher, base) as run, open_learner(run, base) as player:
         await register(player)
@@ -112,6 +113,7 @@ async def take_steps(player: Player, before: Sequence[EvalResult]) -> None:
 
 async def evaluate_model(config: RunConfig, watcher: Watcher) -> Summary:
     """`agentrl eval`: the held-out measure of a model, stored like any other rollouts."""
+    check_tasks(config, "held_out")
     base = await base_model(config, watcher)
     async with open_run(config, "eval", watcher, base) as run, open_player(run, base) as player:
         await register(player)
@@ -130,6 +132,7 @@ async def resume_evaluation(config: RunConfig, watcher: Watcher, run_id: str) ->
 
 async def rollout(config: RunConfig, watcher: Watcher, num_tasks: int, split: str) -> tuple[Summary, list[Group]]:
     """`agentrl rollout`: play a few tasks."""
+    check_tasks(config, split)
     base = await base_model(config, watcher)
     async with open_run(config, "rollout", watcher, base) as run, open_player(run, base) as player:
         await register(player)
@@ -140,6 +143,7 @@ async def rollout(config: RunConfig, watcher: Watcher, num_tasks: int, split: st
 
 async def sft(config: RunConfig, watcher: Watcher) -> Summary:
     """`agentrl sft`: warm start on demonstrations. The tiny model starts from random weights and is cached."""
+    check_tasks(config, "train")
     is_tiny = config.model.path == tiny.NAME
     base = None if is_tiny else await base_model(config, watcher)
     async with open_run(config, "sft", watcher, base) as run:
@@ -351,6 +355,7 @@ async def evaluate(player: Player, ordinal: int) -> list[EvalResult]:
     modes = {"greedy": (greedy, 1, 1)}
     modes |= {"sampled": (config.sampling, config.eval.samples, config.eval.k)} if config.eval.sampled else {}
     results = []
+    figures = run.figures(tasks)
     for name, (sampling, size, k) in modes.items():
         started = time.monotonic()
         groups = await collect(player, player.pool(sampling), tasks, purpose=Purpose.EVAL, size=size)
@@ -363,7 +368,7 @@ async def evaluate(player: Player, ordinal: int) -> list[EvalResult]:
             seconds=time.monotonic() - started,
         )
         run.add_seconds({"eval": result.seconds})
-        run.event("eval", ordinal=ordinal, **result.figures())
+        run.event("eval", ordinal=ordinal, **result.figures(), figures=figures)
         results.append(result)
     return results
 
@@ -372,9 +377,13 @@ async def imitate(player: Player) -> None:
     """Play the demonstrations, then one supervised update after another; each is a step in the store."""
     run, config = player.run, player.run.config
     tasks = list(islice(endless(run.tasks("train"), config.seed), config.sft.demonstrations))
-    pool = make_pool(run, player.renderer, demonstrator_sampler(player.renderer), window=player.window)
+    demonstrate = demonstrator_sampler(player.renderer)
+    demonstrate(run.env_class(config.env.options), tasks[0])  # raises here where there is nobody to imitate
+    pool = make_pool(run, player.renderer, demonstrate, window=player.window)
     groups = await collect(player, pool, tasks, purpose=Purpose.COLLECT, size=1)
     rows = [row for group in groups for sample in group.samples for row in build_rows(sample, for_sft=True)]
+    if not rows:
+        raise TrainingError(f"none of {len(groups)} demonstrations gave anything to imitate; see agentrl show")
     order = endless(rows, derive_seed(config.seed, "sft"))
     run.watcher.phase("supervised updates", config.sft.steps)
     for ordinal in range(config.sft.steps):
@@ -442,6 +451,7 @@ def finish(player: Player, steps: int, before: Sequence[EvalResult], after: Sequ
     evals = {f"{result.sampling}_before": result for result in before}
     evals |= {f"{result.sampling}_after": result for result in after}
     success = {name: result.success for name, result in evals.items()}
+    rewards = {result.sampling: result.reward for result in [*before, *after]}
     summary = Summary(
         run=run.id,
         command=run.command,
@@ -455,6 +465,8 @@ def finish(player: Player, steps: int, before: Sequence[EvalResult], after: Sequ
         sampled_after=success.get("sampled_after"),
         num_held_out_tasks=max((result.num_tasks for result in before), default=0),
         evals={name: result.figures() for name, result in evals.items()},
+        held_out_reward=rewards.get("greedy"),
+        figures=run.figures(run.tasks("held_out")) if before else {},
         paths={name: str(path) for name, path in paths.items()},
         phase_seconds=run.phase_seconds,
     )

@@ -18,7 +18,7 @@ from typing import Any
 from agentrl import plugins
 from agentrl.config import RunConfig
 from agentrl.environment import Environment
-from agentrl.errors import ConfigError, StoreError
+from agentrl.errors import AgentRLError, ConfigError, StoreError
 from agentrl.interrupts import locked
 from agentrl.place import at
 from agentrl.progress import MetricsFile, Watcher, plain
@@ -49,16 +49,22 @@ class Run:
     scalars: tensorboard.Scalars | None
     started: float = field(default_factory=time.monotonic)
     phase_seconds: dict[str, float] = field(default_factory=dict)
+    _figures: dict[str, float] | None = None
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Raises ConfigError where the environment has no such tasks."""
-        try:
-            tasks = self.env_class.tasks(self.config.env.options, split)
-        except Exception as error:
-            raise ConfigError(f"environment {self.config.env.name!r}: tasks({split!r}) raised {error!r}") from error
-        if not tasks:
-            raise ConfigError(f"environment {self.config.env.name!r} has no {split} tasks; check its options")
-        return tasks
+        return _tasks(self.config, self.env_class, split)
+
+    def figures(self, tasks: Sequence[Task]) -> dict[str, float]:
+        """What the environment has to say beside the held-out measure. Raises ConfigError."""
+        if self._figures is None:
+            try:
+                self._figures = self.env_class.figures(self.config.env.options, tasks)
+            except AgentRLError:
+                raise
+            except Exception as error:
+                raise ConfigError(f"environment {self.config.env.name!r}: figures raised {error!r}") from error
+        return self._figures
 
     def event(self, kind: str, **values: Any) -> None:
         """Tell the metrics file, the log, TensorBoard and whoever watches."""
@@ -154,6 +160,26 @@ async def _ending(run: Run) -> AsyncIterator[None]:
             if run.scalars is not None:
                 run.scalars.close()
             LOGGER.info("the run is %s", status)
+
+
+def check_tasks(config: RunConfig, *splits: str) -> None:
+    """Before anything heavy starts. Raises ConfigError where the environment has no tasks of a split."""
+    env_class = plugins.environment(config.env.name)
+    for split in splits:
+        _tasks(config, env_class, split)
+
+
+def _tasks(config: RunConfig, env_class: type[Environment], split: str) -> Sequence[Task]:
+    name = config.env.name
+    try:
+        tasks = env_class.tasks(config.env.options, split)
+    except AgentRLError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"environment {name!r}: tasks({split!r}) raised {error!r}") from error
+    if not tasks:
+        raise ConfigError(f"environment {name!r} has no {split} tasks; check its options")
+    return tasks
 
 
 def lease_seconds(config: RunConfig) -> float:

@@ -74,7 +74,8 @@ class Display:
     def _eval_line(self, values: dict[str, Any]) -> str:
         if values["sampling"] == "greedy":
             self.held_out = values.get("success")
-        return f"  held-out after {values['ordinal']} steps, {eval_text(values)}  ({values['seconds']:.0f} s)"
+        beside = _beside(values)
+        return f"  held-out after {values['ordinal']} steps, {eval_text(values)}{beside}  ({values['seconds']:.0f} s)"
 
     def _step_line(self, values: dict[str, Any]) -> str:
         self._first_step_at = self._first_step_at or time.monotonic() - sum(values["seconds"].values())
@@ -92,6 +93,17 @@ class Display:
 def number(value: float | None) -> str:
     """Three digits; a dash where nothing was measured."""
     return "-" if value is None or value != value else f"{value:.3f}"
+
+
+def figures_text(figures: dict[str, float]) -> str:
+    """`random 0.014, optimal 1`"""
+    return ", ".join(f"{name} {f'{value:.3f}'.rstrip('0').rstrip('.')}" for name, value in figures.items())
+
+
+def _beside(values: dict[str, Any]) -> str:
+    """The mean reward of an eval event and the environment's figures, where it has any."""
+    figures = values["figures"]
+    return f", reward {number(values['reward'])} ({figures_text(figures)})" if figures else ""
 
 
 def duration(seconds: float) -> str:
@@ -133,6 +145,8 @@ def closing_lines(summary: Summary) -> list[str]:
         lines.append(f"held-out success (greedy): {number(summary.held_out_before)}{after}   sampled: {sampled}")
     if summary.command == "eval":
         lines += [f"  {eval_text(values)}" for values in summary.evals.values()]
+    if summary.figures:
+        lines.append(f"held-out reward (greedy): {number(summary.held_out_reward)}   {figures_text(summary.figures)}")
     lines.append(f"{summary.command} took {duration(summary.seconds)} (min:s), seed {summary.seed}")
     width = max(map(len, summary.paths))
     lines += [f"  {name:{width}}  {path}" for name, path in summary.paths.items()]
