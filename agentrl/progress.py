@@ -102,12 +102,12 @@ def endings(samples: Sequence[Sample]) -> dict[str, int]:
 def rollout_metrics(groups: Sequence[Group], seconds: float) -> dict[str, Any]:
     """What a step's rollouts were like. Counts trajectories, never Rows."""
     samples = [sample for group in groups for sample in group.samples]
-    turns = [turn for sample in samples for turn in sample.trajectory.turns]
+    turns = [turn for sample in samples for turn in sample.trajectory.turns_of()]
     calls = Counter(str(call.status) for turn in turns for call in turn.tool_calls)
     num_sampled = sum(sample.trajectory.num_sampled for sample in samples)
     return {
         "rollouts": len(samples),
-        "turns_mean": mean([float(len(sample.trajectory.turns)) for sample in samples]),
+        "turns_mean": mean([float(len(sample.trajectory.turns_of())) for sample in samples]),
         "num_sampled_tokens": num_sampled,
         "tokens_per_s": num_sampled / seconds,
         "endings": endings(samples),

@@ -18,6 +18,7 @@ from agentrl.config import RunConfig
 from agentrl.environment import Environment
 from agentrl.errors import ConfigError, StoreError
 from agentrl.progress import MetricsFile, Watcher
+from agentrl.rollout.chat import ChatClient
 from agentrl.store.records import Lease, RunStatus
 from agentrl.store.store import Store
 from agentrl.train import checkpoint
@@ -39,6 +40,8 @@ class Run:
     env_class: type[Environment]
     watcher: Watcher
     metrics: MetricsFile
+    chat: ChatClient
+    """Who answers `ctx.chat`."""
     started: float = field(default_factory=time.monotonic)
     phase_seconds: dict[str, float] = field(default_factory=dict)
 
@@ -70,7 +73,7 @@ class Run:
 @asynccontextmanager
 async def open_run(config: RunConfig, command: str, watcher: Watcher, model: Path | None = None) -> AsyncIterator[Run]:
     """Make the run's folder and its record; mark how it ended. `model`: the folder of its tokenizer, for `show`."""
-    env_class = plugins.environment(config.env.name)
+    env_class, chat = plugins.environment(config.env.name), ChatClient(config.chat)
     folder = _make_folder(config, command)
     with _open_store(config) as store:
         run_id = await store.create_run(
@@ -90,6 +93,7 @@ async def open_run(config: RunConfig, command: str, watcher: Watcher, model: Pat
             env_class=env_class,
             watcher=watcher,
             metrics=MetricsFile(folder / "metrics.jsonl"),
+            chat=chat,
         )
         async with _ending(run):
             yield run
@@ -113,6 +117,7 @@ async def reopen_run(config: RunConfig, watcher: Watcher, run_id: str) -> AsyncI
             env_class=plugins.environment(config.env.name),
             watcher=watcher,
             metrics=MetricsFile(Path(record.folder) / "metrics.jsonl"),
+            chat=ChatClient(config.chat),
         )
         async with _ending(run):
             yield run, latest
@@ -130,6 +135,7 @@ async def _ending(run: Run) -> AsyncIterator[None]:
         status = RunStatus.INTERRUPTED
         raise
     finally:
+        await run.chat.close()
         await run.store.finish_run(run.id, status)
 
 

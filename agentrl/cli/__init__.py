@@ -15,7 +15,7 @@ COMMANDS = {
     "rollout": "play a few tasks and print the transcripts",
     "sft": "warm start: imitate the environment's oracle",
     "show": "print a stored trajectory, token by token",
-    "env": "list environments",
+    "env": "list, make and check environments",
 }
 
 

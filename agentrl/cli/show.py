@@ -56,6 +56,18 @@ def _head(sample: Sample) -> list[str]:
 
 
 def _turn_lines(trajectory: Trajectory, turn: Turn, decode: Decode | None) -> list[str]:
+    return _sampled_lines(trajectory, turn, decode) if turn.trained else _untrained_lines(turn)
+
+
+def _untrained_lines(turn: Turn) -> list[str]:
+    """A turn of another agent (`ctx.chat`): text without ids, which is never trained on."""
+    engine = turn.calls[0].engine if turn.calls else "?"
+    lines = [f"turn {turn.index}  agent {visible(turn.agent)}  not trained  by {visible(engine)}"]
+    lines += [f"  {message.role}: {visible(message.text)}" for message in turn.prompt_messages]
+    return [*lines, f"  → {visible(turn.message.text)}"]
+
+
+def _sampled_lines(trajectory: Trajectory, turn: Turn, decode: Decode | None) -> list[str]:
     versions = sorted(set(turn.versions))
     lines = [
         f"turn {turn.index}  sampler {turn.sampler}  context {len(trajectory.context(turn.index))} ids "

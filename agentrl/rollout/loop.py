@@ -17,6 +17,7 @@ from typing import TypeVar
 from agentrl.config import LimitsConfig, SamplingConfig
 from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, StepResult
 from agentrl.errors import EngineError, RolloutFault, StoreError
+from agentrl.rollout.chat import ChatClient, recorded_chat
 from agentrl.rollout.client import Generation, SamplingParams
 from agentrl.rollout.limits import call_budget, cap_observation
 from agentrl.rollout.parser import ToolCallParser, bad_call_observation
@@ -101,8 +102,9 @@ class AgentLoop:
         limits: LimitsConfig,
         sampling: SamplingConfig,
         window: int,
+        chat: ChatClient | None = None,
     ) -> None:
-        """`window` is the engine's context length in tokens."""
+        """`window` is the engine's context length in tokens; `chat`: who answers `ctx.chat`."""
         self.env_class = env_class
         self.env_config = env_config
         self.sampler = sampler
@@ -113,6 +115,7 @@ class AgentLoop:
         self.sampling = sampling
         self.window = min(window, limits.max_context_tokens or window)
         self.tool_runner = ToolRunner(limits)
+        self.chat = chat
 
     async def run(self, spec: RolloutSpec) -> Sample:
         """Play, store and grade one rollout. Raises StoreError, and CancelledError after recording it."""
@@ -155,7 +158,7 @@ class AgentLoop:
         new_messages = await self._reset(episode)
         specs = [tool.spec() for tool in episode.env.tools]
         new_ids = self.renderer.start(new_messages, specs)
-        while len(episode.trajectory.turns) < self.limits.max_turns:
+        while len(episode.trajectory.turns_of()) < self.limits.max_turns:
             num_context = len(episode.ids) + len(new_ids)
             max_tokens, bound = call_budget(self.limits, self.window, num_context, episode.trajectory.num_sampled)
             if max_tokens < 1:
@@ -174,20 +177,21 @@ class AgentLoop:
 
     async def _reset(self, episode: _Episode) -> list[Message]:
         trajectory = episode.trajectory
-        ctx = EnvironmentContext(sandbox=None, seed=trajectory.env_seed, deadline=episode.deadline)
+        chat = recorded_chat(self.chat, trajectory, self.recorder)
+        ctx = EnvironmentContext(sandbox=None, seed=trajectory.env_seed, deadline=episode.deadline, chat=chat)
         return await _attributed("reset", episode.env.reset(trajectory.task, ctx))
 
     async def _sample_turn(
         self, episode: _Episode, new_ids: list[int], new_messages: list[Message], max_tokens: int
     ) -> tuple[Turn, bool]:
         """Sample and record one turn; True: the reply was cut by its token limit."""
-        trajectory, index = episode.trajectory, len(episode.trajectory.turns)
+        trajectory = episode.trajectory
         started_at, started = time.time(), time.monotonic()
-        params = self._params(trajectory, index, max_tokens)
+        params = self._params(trajectory, len(trajectory.turns_of()), max_tokens)
         keep = len(episode.ids)
         episode.ids += new_ids
         episode.messages += new_messages
-        request_id = f"{trajectory.id}-{index}"
+        request_id = f"{trajectory.id}-{len(trajectory.turns)}"
         generation = await self._generate(episode, params, request_id)
         turn = self._make_turn(episode, generation, params, new_ids, new_messages, keep)
         turn.started_at = started_at
@@ -226,7 +230,7 @@ class AgentLoop:
         new_messages: list[Message],
         keep: int,
     ) -> Turn:
-        index = len(episode.trajectory.turns)
+        index, earlier = len(episode.trajectory.turns), episode.trajectory.turns_of()
         parsed = self.parser.parse(
             generation.ids,
             self.renderer.decode,
@@ -239,7 +243,7 @@ class AgentLoop:
                 call.status = CallStatus.NOT_RUN  # until it has run
         return Turn(
             index=index,
-            parent=index - 1 if index else None,
+            parent=earlier[-1].index if earlier else None,
             keep=keep,
             prompt_ids=new_ids,
             sampled_ids=generation.ids,
@@ -344,7 +348,7 @@ async def _attributed(where: str, call: Awaitable[T]) -> T:
     """Await an environment's method; what it raises ends this rollout as env_error."""
     try:
         return await call
-    except RolloutFault:
+    except (RolloutFault, StoreError):
         raise
     except Exception as error:
         raise RolloutFault.of(StopReason.ENV_ERROR, _describe(f"environment.{where}", error)) from error

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentrl.config import LimitsConfig
 from agentrl.errors import RolloutFault, ToolFault
-from agentrl.tool import FunctionTool, Tool, ToolContext, ToolResult, as_result
+from agentrl.tool import FunctionTool, IsolatedTool, Tool, ToolContext, ToolResult, as_result
 from agentrl.types import CallStatus, ParsedCall
 
 
@@ -20,6 +20,7 @@ class ToolRunner:
     def __init__(self, limits: LimitsConfig) -> None:
         self.limits = limits
         self.num_abandoned = 0
+        self._process_slots = asyncio.Semaphore(limits.max_tool_processes)
 
     async def run(self, parsed: ParsedCall, tools: dict[str, Tool], ctx: ToolContext) -> ToolResult:
         """Run one well-formed call; its status, result and seconds are set on `parsed`."""
@@ -43,6 +44,9 @@ class ToolRunner:
         return result
 
     async def _call(self, tool: Tool, arguments: dict[str, Any], ctx: ToolContext, timeout_s: float) -> ToolResult:
+        if isinstance(tool, IsolatedTool):
+            async with self._process_slots:  # waiting for a slot is not the tool's time
+                return await asyncio.wait_for(tool.call(arguments, ctx), timeout_s)
         if not isinstance(tool, FunctionTool) or tool.is_async:
             return await asyncio.wait_for(tool.call(arguments, ctx), timeout_s)
         return as_result(await self._in_thread(lambda: tool.run(arguments, ctx), timeout_s))
