@@ -119,7 +119,7 @@ def _scan(group: str) -> Iterator[_Plugin | _Unreadable]:
     """What the installed distributions register. As for imports, the first of two installations on the path counts."""
     importlib.invalidate_caches()  # a package installed since the last look is found
     seen: set[str] = set()
-    for distribution in metadata.distributions():
+    for distribution in _distributions():
         name = "?"
         try:
             name = distribution.metadata["Name"] or "?"
@@ -133,6 +133,13 @@ def _scan(group: str) -> Iterator[_Plugin | _Unreadable]:
             yield _Unreadable(name, f"its metadata can't be read: {_reason(error)}")
             continue
         yield from (_Plugin(point, name, version) for point in points)
+
+
+def _distributions() -> list[Distribution]:
+    try:
+        return list(metadata.distributions())
+    except Exception as error:
+        raise PluginError(f"the list of installed packages can't be read: {_reason(error)}; try again") from error
 
 
 def _find(group: str, name: str) -> _Plugin:

@@ -31,7 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             module = importlib.import_module(f"agentrl.cli.{name}")
             module.add_arguments(command)
             command.set_defaults(run=module.run)
-    options = parser.parse_args(arguments)
+    options, rest = parser.parse_known_args(arguments)
+    if rest and (any(word.startswith("-") for word in rest) or not hasattr(options, "overrides")):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:  # key=value after an option: argparse takes only the first row of them
+        options.overrides += rest
     return _run(options)
 
 
