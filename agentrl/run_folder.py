@@ -18,7 +18,7 @@ from agentrl.config import RunConfig
 from agentrl.environment import Environment
 from agentrl.errors import ConfigError, StoreError
 from agentrl.progress import MetricsFile, Watcher
-from agentrl.rollout.chat import ChatClient
+from agentrl.rollout.chat_client import ChatClient
 from agentrl.store.records import Lease, RunStatus
 from agentrl.store.store import Store
 from agentrl.train import checkpoint

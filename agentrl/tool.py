@@ -96,8 +96,7 @@ class FunctionTool(Tool):
 class IsolatedTool(FunctionTool):
     """A function tool whose every call runs in a child process; see `agentrl.isolated`. `ctx.sandbox` is None there.
 
-    Arguments and result cross as JSON. Starting the process takes about half a second, more where the function's
-    module imports a lot.
+    Arguments and result cross as JSON. Each call starts an interpreter, which imports the function's module.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:

@@ -52,7 +52,7 @@ def check_environment(options: argparse.Namespace) -> int:
     """One line per check; exit code 1 where one failed."""
     from agentrl.cli.compose import load_config
     from agentrl.environment import Chat
-    from agentrl.rollout.chat import ChatClient
+    from agentrl.rollout.chat_client import ChatClient
     from agentrl.testing.contract import check
     from agentrl.types import Message
 

@@ -17,7 +17,8 @@ from typing import TypeVar
 from agentrl.config import LimitsConfig, SamplingConfig
 from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, StepResult
 from agentrl.errors import EngineError, RolloutFault, StoreError
-from agentrl.rollout.chat import ChatClient, recorded_chat
+from agentrl.rollout.chat import recorded_chat
+from agentrl.rollout.chat_client import ChatClient
 from agentrl.rollout.client import Generation, SamplingParams
 from agentrl.rollout.limits import call_budget, cap_observation
 from agentrl.rollout.parser import ToolCallParser, bad_call_observation

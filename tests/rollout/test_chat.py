@@ -16,8 +16,8 @@ from agentrl.config import ChatConfig
 from agentrl.environment import EnvironmentContext, StepResult
 from agentrl.errors import ConfigError, EngineError
 from agentrl.progress import Silent
-from agentrl.rollout import chat as chat_module
-from agentrl.rollout.chat import ChatClient
+from agentrl.rollout import chat_client
+from agentrl.rollout.chat_client import ChatClient
 from agentrl.rollout.loop import AgentLoop
 from agentrl.rollout.renderer import Renderer
 from agentrl.run import train
@@ -157,7 +157,7 @@ async def test_the_same_rollout_asks_with_the_same_seeds(renderer: Renderer) -> 
 async def test_a_fault_that_may_pass_is_tried_again_and_recorded_once(
     renderer: Renderer, fault: int | ChatFault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat_module, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(chat_client, "FIRST_WAIT_S", 0.01)
     async with ScriptedChat(say, faults=[fault, fault]) as server:
         trajectory, _ = await converse(renderer, server)
     assert trajectory.stop_reason is StopReason.COMPLETED
@@ -178,7 +178,7 @@ async def test_a_fault_that_may_pass_is_tried_again_and_recorded_once(
 async def test_an_endpoint_that_fails_ends_the_rollout_as_a_fault(
     renderer: Renderer, faults: list[Any], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat_module, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(chat_client, "FIRST_WAIT_S", 0.01)
     async with ScriptedChat(say, faults=faults) as server:
         trajectory, grade = await converse(renderer, server, max_attempts=3, timeout_s=0.2 if "hang" in faults else 20)
     assert trajectory.stop_reason is StopReason.ENGINE_ERROR and grade is None
