@@ -22,6 +22,7 @@ from agentrl.errors import AgentRLError, ConfigError, StoreError
 from agentrl.interrupts import locked
 from agentrl.place import at
 from agentrl.progress import MetricsFile, Watcher, plain
+from agentrl.rollout.chat_client import ChatClient
 from agentrl.run_log import RunLog
 from agentrl.store.records import Lease, RunStatus
 from agentrl.store.store import Store
@@ -47,6 +48,8 @@ class Run:
     metrics: MetricsFile
     log: RunLog
     scalars: tensorboard.Scalars | None
+    chat: ChatClient
+    """Who answers `ctx.chat`."""
     started: float = field(default_factory=time.monotonic)
     phase_seconds: dict[str, float] = field(default_factory=dict)
     _figures: dict[str, float] | None = None
@@ -111,6 +114,7 @@ async def open_run(config: RunConfig, command: str, watcher: Watcher, model: Pat
             metrics=MetricsFile(folder / "metrics.jsonl"),
             log=RunLog(folder, run_id, config.log, config.secrets()),
             scalars=tensorboard.Scalars(folder) if config.log.tensorboard else None,
+            chat=ChatClient(config.chat),
         )
         with locked(folder):
             async with _ending(run):
@@ -136,6 +140,7 @@ async def reopen_run(config: RunConfig, watcher: Watcher, run_id: str) -> AsyncI
             metrics=MetricsFile(folder / "metrics.jsonl"),
             log=RunLog(folder, record.id, config.log, config.secrets()),
             scalars=tensorboard.Scalars(folder) if config.log.tensorboard else None,
+            chat=ChatClient(config.chat),
         )
         with locked(folder):
             async with _ending(run):
@@ -155,6 +160,7 @@ async def _ending(run: Run) -> AsyncIterator[None]:
             status = RunStatus.INTERRUPTED
             raise
         finally:
+            await run.chat.close()
             await run.store.finish_run(run.id, status)
             run.event("end", run=run.id, command=run.command, status=str(status), database=run.store.location)
             if run.scalars is not None:

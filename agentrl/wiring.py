@@ -55,7 +55,7 @@ class Probe:
             (sample.trajectory.context(turn.index), turn.sampled_ids)
             for group in groups
             for sample in group.samples
-            for turn in sample.trajectory.turns[:1]
+            for turn in sample.trajectory.turns_of()[:1]
             if turn.sampled_ids
         ]
         return cls(policy, *turns[0]) if turns else None
@@ -215,6 +215,7 @@ def make_pool(
         limits=config.limits,
         sampling=sampling or config.sampling,
         window=window,
+        chat=run.chat,
     )
     return RolloutPool(loop, config.rollout, config.seed)
 
