@@ -7,6 +7,7 @@ checked by `RunConfig`. Sections are named after the part that reads them.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_serializer, model_validator
@@ -69,7 +70,7 @@ class ModelConfig(Section):
     """The weights to start from."""
 
     path: str = "tiny"
-    """A Hugging Face folder or id, or "tiny": a small model made here by supervised warm start."""
+    """A Hugging Face folder or id; "tiny": a small model made here by supervised warm start; "smollm2"."""
     cache_dir: str | None = None
     """Where made models are kept; None: ~/.cache/agentrl."""
 
@@ -155,8 +156,20 @@ class EvalConfig(Section):
     """Steps between evaluations; 0: only before and after."""
     sampled: bool = True
     """Also measure with the training's sampling, beside greedy."""
+    samples: int = Field(1, ge=1)
+    """Samples of each task in the sampled measure: its mean is avg@samples."""
+    k: int = Field(1, ge=1)
+    """The sampled measure also shows pass@k, estimated from the samples."""
     success_reward: float = 1.0
     """A reward of at least this counts as success."""
+
+    @model_validator(mode="after")
+    def _enough_samples(self) -> EvalConfig:
+        if self.k > self.samples:
+            raise ValueError(f"k={self.k} needs at least as many samples per task: set eval.samples={self.k} or more")
+        if self.samples > 1 and not self.sampled:
+            raise ValueError(f"samples={self.samples} needs eval.sampled=true: greedy replies are all the same")
+        return self
 
 
 class SftConfig(Section):
@@ -183,6 +196,17 @@ class StoreConfig(Section):
     """SQLAlchemy URL; None: sqlite file agentrl.db in the runs folder."""
     busy_timeout_s: float = Field(30.0, gt=0)
     """How long a write waits while another process writes to a SQLite file; then the run stops, resumable."""
+
+
+class LogConfig(Section):
+    """What is written down beside metrics.jsonl."""
+
+    tensorboard: bool = False
+    """Scalars of each step and evaluation in the run's folder, for `tensorboard --logdir`."""
+    level: Literal["debug", "info", "warning"] = "info"
+    """From which level on run.log holds messages."""
+    max_file_bytes: int = Field(20_000_000, ge=10_000)
+    """run.log starts anew at this size; one older part is kept as run.log.1."""
 
 
 class EnvSelection(BaseModel):
@@ -222,18 +246,37 @@ class RunConfig(Section):
     eval: EvalConfig = EvalConfig()
     sft: SftConfig = SftConfig()
     store: StoreConfig = StoreConfig()
+    log: LogConfig = LogConfig()
     seed: int = 0
     runs_dir: str = "runs"
     name: str | None = None
     """Folder name of the run; None: the time and the environment."""
 
+    @property
+    def database(self) -> str:
+        """Path or URL of the run's database."""
+        return self.store.url or str(Path(self.runs_dir) / "agentrl.db")
+
     def public(self) -> dict[str, Any]:
         """The config as stored and printed: secrets are left out."""
         dump = self.model_dump(mode="json")
         dump["engine"]["key"] = None if self.engine.key is None else "***"
-        dump["store"]["url"] = None if self.store.url is None else _without_password(self.store.url)
+        for section in ("store", "engine"):
+            url = dump[section]["url"]
+            dump[section]["url"] = None if url is None else hide_passwords(url)
         return dump
 
+    def secrets(self) -> list[str]:
+        """The values that must not be written down, as far as the config knows them."""
+        urls = [url for url in (self.store.url, self.engine.url) if url is not None]
+        found = [password for url in urls for _, password in _PASSWORD.findall(url)]
+        return [*found, *([] if self.engine.key is None else [self.engine.key])]
 
-def _without_password(url: str) -> str:
-    return re.sub(r"//([^:/@]*):[^@]*@", r"//\1:***@", url)
+
+_PASSWORD = re.compile(r"//([^:/@\s]*):(\S*)@")
+"""//user:password@ in a URL. Up to the last @, since people forget to escape those in passwords."""
+
+
+def hide_passwords(text: str) -> str:
+    """The passwords of URLs in `text` as ***."""
+    return _PASSWORD.sub(r"//\1:***@", text)

@@ -99,6 +99,11 @@ class Environment(ABC):
     async def grade(cls, task: Task, trajectory: Trajectory, artifacts: Artifacts, ctx: EnvironmentContext) -> Grade:
         """Measure the episode. It may run again years later: use only what is passed in."""
 
+    @classmethod
+    def figures(cls, config: EnvironmentConfig, tasks: Sequence[Task]) -> dict[str, float]:
+        """What to show beside the held-out reward on these tasks, e.g. the return of random and of optimal play."""
+        return {}
+
     async def close(self) -> None:  # noqa: B027 - optional hook, not forgotten
         """Release what the episode holds."""
 

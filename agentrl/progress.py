@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from agentrl.types import Group, Sample
+from agentrl.evaluation import outcome
+from agentrl.types import Group
 
 
 class Watcher(Protocol):
@@ -39,88 +40,33 @@ class Silent:
 
 
 class MetricsFile:
-    """metrics.jsonl: one JSON object per event, flushed as it happens. A metric without a value is left out."""
+    """metrics.jsonl: one JSON object per event, flushed as it happens. A metric without a value is absent."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def write(self, kind: str, values: dict[str, Any]) -> None:
-        present = {name: value for name, value in values.items() if not _is_missing(value)}
-        record = {"kind": kind, "time": round(time.time(), 3), **plain(present)}
+        record = {"kind": kind, "time": round(time.time(), 3), **plain(values)}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can hold it: NaN and infinities become None."""
+    """A value as JSON can hold it. Under a key, NaN is left out: a metric without a value is absent (L03).
+
+    Infinities, which say that something went wrong, and NaN in a list become None.
+    """
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items() if not _is_nan(item)}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    return None if _is_missing(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
-def _is_missing(value: Any) -> bool:
-    return isinstance(value, float) and not math.isfinite(value)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EvalResult:
-    """A held-out measure. Means are over measured trajectories; what they leave out is counted (R2)."""
-
-    sampling: str
-    """greedy or sampled."""
-    success: float
-    reward: float
-    num_tasks: int
-    num_unmeasured: int
-    endings: dict[str, int]
-    version: int
-    seconds: float
-    failures: dict[str, int] = field(default_factory=dict)
-    """What was not measured, by class: of `num_tasks`, as the means are of the others."""
-    failure_share: float = 0.0
-
-
-def summarize(
-    groups: Sequence[Group], *, sampling: str, success_reward: float, version: int, seconds: float
-) -> EvalResult:
-    """The result of an evaluation with one or more samples per task."""
-    samples = [sample for group in groups for sample in group.samples]
-    rewards = [sample.reward for sample in samples if sample.reward is not None]
-    return EvalResult(
-        sampling=sampling,
-        success=mean([float(reward >= success_reward) for reward in rewards]),
-        reward=mean(rewards),
-        num_tasks=len(samples),
-        num_unmeasured=len(samples) - len(rewards),
-        endings=endings(samples),
-        version=version,
-        seconds=seconds,
-        failures=failures(samples),
-        failure_share=(len(samples) - len(rewards)) / len(samples) if samples else math.nan,
-    )
-
-
-def endings(samples: Sequence[Sample]) -> dict[str, int]:
-    """How many trajectories ended in each StopReason."""
-    return dict(Counter(str(sample.trajectory.stop_reason) for sample in samples))
-
-
-def failures(samples: Sequence[Sample]) -> dict[str, int]:
-    """How many samples have no reward, by class: how they ended, or "unmeasured" where the grader failed (R2)."""
-    lost = [sample for sample in samples if sample.reward is None]
-    return dict(Counter("unmeasured" if s.grade is not None else str(s.trajectory.stop_reason) for s in lost))
-
-
-def mean_parts(samples: Sequence[Sample]) -> dict[str, float]:
-    """The mean of each part of the grades, over the measured samples that have it: the same ones as the reward's."""
-    parts: dict[str, list[float]] = {}
-    for sample in samples:
-        if sample.grade is not None and sample.reward is not None:
-            for name, value in sample.grade.parts.items():
-                parts.setdefault(name, []).append(value)
-    return {name: mean(values) for name, values in parts.items()}
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def num_duplicates(groups: Sequence[Group]) -> int:
@@ -142,15 +88,12 @@ def rollout_metrics(groups: Sequence[Group], seconds: float) -> dict[str, Any]:
     num_sampled = sum(sample.trajectory.num_sampled for sample in samples)
     return {
         "rollouts": len(samples),
-        "turns_mean": mean([float(len(sample.trajectory.turns)) for sample in samples]),
+        "turns_mean": len(turns) / len(samples) if samples else math.nan,
         "num_sampled_tokens": num_sampled,
         "turn_tokens_max": max((len(turn.sampled_ids) for turn in turns if turn.trained), default=0),
         "duplicate_completions": num_duplicates(groups),
-        "failure_share": len([s for s in samples if s.reward is None]) / len(samples) if samples else math.nan,
-        "failures": failures(samples),
-        "parts": mean_parts(samples),
         "tokens_per_s": num_sampled / seconds,
-        "endings": endings(samples),
+        **outcome(samples),
         "tool_calls": dict(calls),
         "unmeasured_reasons": dict(Counter(s.grade.unmeasured for s in samples if s.grade and s.grade.unmeasured)),
     }
@@ -164,12 +107,6 @@ def phase(seconds: dict[str, float], name: str) -> Iterator[None]:
         yield
     finally:
         seconds[name] = time.monotonic() - started
-
-
-def mean(values: Sequence[float]) -> float:
-    """Of the values that there are: NaN is none, and a mean of nothing is NaN, not 0."""
-    there = [value for value in values if not math.isnan(value)]
-    return sum(there) / len(there) if there else math.nan
 
 
 @dataclass(kw_only=True, slots=True)
@@ -187,6 +124,12 @@ class Summary:
     sampled_before: float | None
     sampled_after: float | None
     num_held_out_tasks: int
+    evals: dict[str, dict[str, Any]]
+    """greedy_before, sampled_after, …: the whole of each held-out measure (see EvalResult)."""
+    held_out_reward: float | None
+    """The mean of the last greedy measure."""
+    figures: dict[str, float]
+    """What the environment says beside it, see Environment.figures."""
     paths: dict[str, str]
     phase_seconds: dict[str, float] = field(default_factory=dict)
 
@@ -213,7 +156,9 @@ def draw_curve(metrics_file: Path, picture: Path) -> None:
     for sampling, marker in (("greedy", "o-"), ("sampled", "s--")):
         points = [r for r in evals if r["sampling"] == sampling and "success" in r]
         axes.plot([r["ordinal"] for r in points], [r["success"] for r in points], marker, label=f"held-out, {sampling}")
-    axes.set(xlabel="GRPO step", ylabel="share solved", ylim=(-0.02, 1.02))
+    axes.set(xlabel="GRPO step", ylabel="reward, share solved")
+    if all(0 <= r["reward_mean"] <= 1 for r in steps):
+        axes.set_ylim(-0.02, 1.02)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     figure.savefig(picture, dpi=120)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import platform
 import subprocess
 import time
@@ -16,16 +18,19 @@ from typing import Any
 from agentrl import plugins
 from agentrl.config import RunConfig
 from agentrl.environment import Environment
-from agentrl.errors import ConfigError, StoreError
+from agentrl.errors import AgentRLError, ConfigError, StoreError
 from agentrl.interrupts import locked
-from agentrl.progress import MetricsFile, Watcher
+from agentrl.place import at
+from agentrl.progress import MetricsFile, Watcher, plain
+from agentrl.run_log import RunLog
 from agentrl.store.records import Lease, RunStatus
 from agentrl.store.store import Store
-from agentrl.train import checkpoint
+from agentrl.train import checkpoint, tensorboard
 from agentrl.types import Task
 
 PACKAGES = ("agentrl", "torch", "transformers", "tokenizers", "numpy", "sqlalchemy", "pydantic", "aiohttp")
 LEASE_HEARTBEAT_S = 30.0
+LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -40,22 +45,33 @@ class Run:
     env_class: type[Environment]
     watcher: Watcher
     metrics: MetricsFile
+    log: RunLog
+    scalars: tensorboard.Scalars | None
     started: float = field(default_factory=time.monotonic)
     phase_seconds: dict[str, float] = field(default_factory=dict)
+    _figures: dict[str, float] | None = None
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Raises ConfigError where the environment has no such tasks."""
-        try:
-            tasks = self.env_class.tasks(self.config.env.options, split)
-        except Exception as error:
-            raise ConfigError(f"environment {self.config.env.name!r}: tasks({split!r}) raised {error!r}") from error
-        if not tasks:
-            raise ConfigError(f"environment {self.config.env.name!r} has no {split} tasks; check its options")
-        return tasks
+        return _tasks(self.config, self.env_class, split)
+
+    def figures(self, tasks: Sequence[Task]) -> dict[str, float]:
+        """What the environment has to say beside the held-out measure. Raises ConfigError."""
+        if self._figures is None:
+            try:
+                self._figures = self.env_class.figures(self.config.env.options, tasks)
+            except AgentRLError:
+                raise
+            except Exception as error:
+                raise ConfigError(f"environment {self.config.env.name!r}: figures raised {error!r}") from error
+        return self._figures
 
     def event(self, kind: str, **values: Any) -> None:
-        """Tell the metrics file and whoever watches."""
+        """Tell the metrics file, the log, TensorBoard and whoever watches."""
         self.metrics.write(kind, values)
+        LOGGER.info("%s %s", kind, json.dumps(plain(values)))
+        if self.scalars is not None:
+            self.scalars.write(kind, values)
         self.watcher.event(kind, values)
 
     def add_seconds(self, seconds: dict[str, float]) -> None:
@@ -72,6 +88,8 @@ class Run:
 async def open_run(config: RunConfig, command: str, watcher: Watcher, model: Path | None = None) -> AsyncIterator[Run]:
     """Make the run's folder and its record; mark how it ended. `model`: the folder of its tokenizer, for `show`."""
     env_class = plugins.environment(config.env.name)
+    if config.log.tensorboard:
+        tensorboard.check_installed()
     folder = _make_folder(config, command)
     with _open_store(config) as store:
         run_id = await store.create_run(
@@ -91,6 +109,8 @@ async def open_run(config: RunConfig, command: str, watcher: Watcher, model: Pat
             env_class=env_class,
             watcher=watcher,
             metrics=MetricsFile(folder / "metrics.jsonl"),
+            log=RunLog(folder, run_id, config.log, config.secrets()),
+            scalars=tensorboard.Scalars(folder) if config.log.tensorboard else None,
         )
         with locked(folder):
             async with _ending(run):
@@ -107,13 +127,15 @@ async def reopen_run(config: RunConfig, watcher: Watcher, run_id: str) -> AsyncI
             raise ConfigError(f"run {record.id}: its folder {folder} is gone; start a new run")
         run = Run(
             id=record.id,
-            command="train",
+            command=record.config["command"],
             config=config,
             folder=folder,
             store=store,
             env_class=plugins.environment(config.env.name),
             watcher=watcher,
             metrics=MetricsFile(folder / "metrics.jsonl"),
+            log=RunLog(folder, record.id, config.log, config.secrets()),
+            scalars=tensorboard.Scalars(folder) if config.log.tensorboard else None,
         )
         with locked(folder):
             async with _ending(run):
@@ -123,17 +145,41 @@ async def reopen_run(config: RunConfig, watcher: Watcher, run_id: str) -> AsyncI
 @asynccontextmanager
 async def _ending(run: Run) -> AsyncIterator[None]:
     """Tell where the run is, and record how it ends."""
-    run.event("run", run=run.id, command=run.command, folder=str(run.folder), database=run.store.location)
     status = RunStatus.FAILED
+    with run.log, at(run=run.id):
+        run.event("run", run=run.id, command=run.command, folder=str(run.folder), database=run.store.location)
+        try:
+            yield
+            status = RunStatus.COMPLETED
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            status = RunStatus.INTERRUPTED
+            raise
+        finally:
+            await run.store.finish_run(run.id, status)
+            run.event("end", run=run.id, command=run.command, status=str(status), database=run.store.location)
+            if run.scalars is not None:
+                run.scalars.close()
+            LOGGER.info("the run is %s", status)
+
+
+def check_tasks(config: RunConfig, *splits: str) -> None:
+    """Before anything heavy starts. Raises ConfigError where the environment has no tasks of a split."""
+    env_class = plugins.environment(config.env.name)
+    for split in splits:
+        _tasks(config, env_class, split)
+
+
+def _tasks(config: RunConfig, env_class: type[Environment], split: str) -> Sequence[Task]:
+    name = config.env.name
     try:
-        yield
-        status = RunStatus.COMPLETED
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        status = RunStatus.INTERRUPTED
+        tasks = env_class.tasks(config.env.options, split)
+    except AgentRLError:
         raise
-    finally:
-        await run.store.finish_run(run.id, status)
-        run.event("end", run=run.id, command=run.command, status=str(status), database=run.store.location)
+    except Exception as error:
+        raise ConfigError(f"environment {name!r}: tasks({split!r}) raised {error!r}") from error
+    if not tasks:
+        raise ConfigError(f"environment {name!r} has no {split} tasks; check its options")
+    return tasks
 
 
 def lease_seconds(config: RunConfig) -> float:
@@ -176,9 +222,8 @@ def _make_folder(config: RunConfig, command: str) -> Path:
 
 
 def _open_store(config: RunConfig) -> Store:
-    target = config.store.url or str(Path(config.runs_dir) / "agentrl.db")
     try:
-        return Store.open(target, busy_timeout_s=config.store.busy_timeout_s)
+        return Store.open(config.database, busy_timeout_s=config.store.busy_timeout_s)
     except StoreError as error:
         raise StoreError(f"store.url: {error}") from error
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agentrl.config import EngineConfig, RunConfig, SamplingConfig
+from agentrl.config import EngineConfig, ModelConfig, RunConfig, SamplingConfig
 from agentrl.engine.embedded import EmbeddedEngine
 from agentrl.environment import Environment
 from agentrl.errors import ConfigError, ModelError
@@ -24,8 +24,9 @@ from agentrl.rollout.retry import RetryPolicy
 from agentrl.rollout.samplers import EngineSampler, ReplySampler, ScriptedSampler
 from agentrl.run_folder import Run
 from agentrl.sync.memory import MemorySync
-from agentrl.train import tiny
+from agentrl.train import smollm2, tiny
 from agentrl.train.policy import Policy
+from agentrl.train.pretrained import local_folder
 from agentrl.train.trainer import Trainer
 from agentrl.types import Group, Task, derive_seed
 
@@ -125,7 +126,7 @@ async def open_player(run: Run, model: Path) -> AsyncIterator[Player]:
     """An engine (ours, or the one at engine.url) whose start gate is passed."""
     config = run.config
     renderer = load_renderer(run, model)
-    async with open_engine(config, model) as (engine, client):
+    async with open_engine(run, model) as (engine, client):
         window = client.max_model_len or config.limits.max_context_tokens or 0
         with collector_spared():
             yield Player(run=run, renderer=renderer, window=window, engine=engine, client=client)
@@ -146,11 +147,11 @@ async def open_learner(run: Run, model: Path) -> AsyncIterator[Player]:
 
 
 @asynccontextmanager
-async def open_engine(config: RunConfig, model: Path) -> AsyncIterator[tuple[EmbeddedEngine | None, HttpClient]]:
+async def open_engine(run: Run, model: Path) -> AsyncIterator[tuple[EmbeddedEngine | None, HttpClient]]:
     """The engine and a checked client of it."""
-    options = config.engine
+    options = run.config.engine
     # A server of our own is in this process, so that a connection has both its ends here.
-    require_open_files(config.rollout.concurrency * (1 if options.url else 2))
+    require_open_files(run.config.rollout.concurrency * (1 if options.url else 2))
     if options.url is not None:
         # A server that reports no version serves the weights that it was started with: version 0 of this run.
         async with make_client(options, options.url, key=options.key, version=0) as client:
@@ -164,6 +165,7 @@ async def open_engine(config: RunConfig, model: Path) -> AsyncIterator[tuple[Emb
         cache_tokens=options.cache_tokens,
     )
     async with engine, make_client(options, engine.url, key=engine.key, name=engine.name) as client:
+        run.log.hide(engine.key)
         await client.check()
         yield engine, client
 
@@ -233,9 +235,19 @@ def demonstrator_sampler(renderer: Renderer) -> MakeSampler:
 
 
 def load_renderer(run: Run, model_path: str | Path) -> Renderer:
-    """The model's renderer, after its start check (a template that fails it is refused)."""
+    """The model's renderer, after its start check; what it found out about the template is recorded in the run."""
     renderer = Renderer.from_pretrained(str(model_path), mode=run.config.rollout.renderer_mode)
     renderer.check(run.tool_specs())
+    run.event(
+        "model",
+        path=run.config.model.path,
+        folder=str(model_path),
+        source=smollm2.origin(model_path),
+        template_hash=renderer.template_hash,
+        tools_in_system=renderer.tools_in_system,
+        calls_in_content=renderer.template.calls_in_content,
+        renderer_mode=renderer.mode,
+    )
     return renderer
 
 
@@ -249,11 +261,14 @@ def endless(items: Sequence[T], seed: int) -> Iterator[T]:
         epoch += 1
 
 
-def check_model_path(path: str) -> None:
-    """Raises ModelError for what looks like a folder and isn't one, before anything heavy starts."""
-    looks_local = path.startswith((".", "/", "~")) or path.count("/") > 1
-    if looks_local and not (Path(path).expanduser() / "config.json").is_file():
-        raise ModelError(f"model.path={path}: no model folder there (config.json is missing); check the path")
+def pretrained_folder(config: ModelConfig) -> Path:
+    """The folder of model.path, converted or downloaded where it must be. Blocks; raises ModelError."""
+    if config.path == smollm2.NAME:
+        return smollm2.prepare(config.cache_dir)
+    looks_local = config.path.startswith((".", "/", "~")) or config.path.count("/") > 1
+    if looks_local and not (Path(config.path).expanduser() / "config.json").is_file():
+        raise ModelError(f"model.path={config.path}: no model folder there (config.json is missing); check the path")
+    return local_folder(config.path)
 
 
 def random_tiny(run: Run) -> Path:

@@ -77,7 +77,7 @@ def _check_key(override: Override, schema: dict[str, Any]) -> None:
         raise ConfigError(f"{override.input_line!r}: one value per key; start one run per value")
     if key in GROUPS:
         _check_choice(key, str(override.value()))
-    elif key not in known:
+    elif key not in known and not _is_inside(key, schema):
         raise ConfigError(f"unknown key {key!r}; nearest: {_nearest(key, known)}. `--cfg` prints every key")
 
 
@@ -94,7 +94,8 @@ def _compose(env: str, schema: dict[str, Any], overrides: Sequence[str]) -> dict
     ConfigStore.instance().store(name="schema", node=schema)
     try:
         with initialize_config_module(config_module="agentrl.configs", version_base="1.3"):
-            config = compose(config_name="run", overrides=[f"env={env}", *overrides])
+            added = [_adding(text, schema) for text in overrides]
+            config = compose(config_name="run", overrides=[f"env={env}", *added])
             resolved = OmegaConf.to_container(config, resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(_first_line(error)) from None
@@ -102,9 +103,24 @@ def _compose(env: str, schema: dict[str, Any], overrides: Sequence[str]) -> dict
     return {str(key): value for key, value in resolved.items()}
 
 
+def _is_inside(key: str, schema: dict[str, Any]) -> bool:
+    """Is it an option that holds any keys (its default is an empty mapping), or a key in one?"""
+    node: Any = schema
+    for name in key.split("."):
+        if node == {}:
+            return True
+        node = node.get(name) if isinstance(node, dict) else None
+    return bool(node == {})
+
+
+def _adding(override: str, schema: dict[str, Any]) -> str:
+    """As Hydra wants it: a key that isn't there yet has to be added."""
+    return f"++{override}" if _is_inside(override.partition("=")[0], schema) else override
+
+
 def _keys(node: dict[str, Any], prefix: str = "") -> Iterator[str]:
     for name, value in node.items():
-        if isinstance(value, dict):
+        if value and isinstance(value, dict):
             yield from _keys(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}"

@@ -17,6 +17,7 @@ from agentrl.config import LimitsConfig, SamplingConfig
 from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, StepResult
 from agentrl.errors import EngineError, RolloutFault, StoreError
 from agentrl.interrupts import uninterrupted
+from agentrl.place import locate
 from agentrl.rollout.client import Generation, SamplingParams
 from agentrl.rollout.faults import MAX_ERROR_CHARACTERS, describe, with_causes
 from agentrl.rollout.grading import measure
@@ -129,6 +130,7 @@ class AgentLoop:
     async def _play_and_store(self, spec: RolloutSpec) -> Trajectory:
         """From the first record to the last: whatever happens between them, both are written (R1)."""
         trajectory = self._new_trajectory(spec)
+        locate(trajectory=trajectory.id)
         await self._begin(trajectory, spec.lease_generation)
         env: Environment | None = None
         try:
@@ -209,6 +211,7 @@ class AgentLoop:
     ) -> tuple[Turn, bool]:
         """Sample and record one turn; True: the reply was cut by its token limit."""
         trajectory, index = episode.trajectory, len(episode.trajectory.turns)
+        locate(turn=index)
         started_at, started = time.time(), time.monotonic()
         params = self._params(trajectory, index, max_tokens)
         keep = len(episode.ids)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from agentrl.config import RolloutConfig
 from agentrl.errors import FaultShareError
+from agentrl.place import at
 from agentrl.rollout.loop import AgentLoop, RolloutSpec
 from agentrl.types import Group, Sample, StopReason
 
 OnSample = Callable[[Sample], None]
 CUT_OFF = (None, StopReason.CANCELLED, StopReason.INTERRUPTED, StopReason.LOST)
 """How an attempt looks that a crash or a stop cut off."""
+
+
+LOGGER = logging.getLogger(__name__)
 
 
 class RolloutPool:
@@ -57,8 +62,10 @@ class RolloutPool:
         sample = await self._kept(group, number)
         first = self._next_attempt(sample)
         for attempt in range(first, self.config.max_attempts):
-            async with self._slots:
-                sample = await self.loop.run(replace(spec, attempt=attempt))
+            with at(task=group.task.id, sample=number, attempt=attempt):
+                async with self._slots:
+                    sample = await self.loop.run(replace(spec, attempt=attempt))
+                _log(sample)
             on_sample(sample)
             reason = sample.trajectory.stop_reason
             if reason is None or not reason.ending.retried:
@@ -114,3 +121,13 @@ class FaultGauge:
 
 def _first_line(text: str | None) -> str:
     return (text or "no error was recorded").partition("\n")[0]
+
+
+def _log(sample: Sample) -> None:
+    """What went wrong around the agent, as a warning; what is data, for who looks close."""
+    trajectory, grade = sample.trajectory, sample.grade
+    reason = trajectory.stop_reason
+    is_fault = reason is None or not reason.ending.graded
+    LOGGER.log(logging.WARNING if is_fault else logging.DEBUG, "ended as %s: %s", reason, trajectory.error)
+    if grade is not None and grade.reward is None:
+        LOGGER.warning("no reward could be measured: %s", grade.unmeasured)

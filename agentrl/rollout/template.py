@@ -55,6 +55,7 @@ class ChatTemplate:
     def hash(self) -> str:
         """Of all that decides which ids a conversation gets, besides the vocabulary."""
         parts = [self.tokenizer.chat_template, self.kwargs, sorted(self.encoder.control.items())]
+        parts += [_INSTRUCTIONS] if self.tools_in_system else []
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
     def render(self, messages: Sequence[Json], tools: Sequence[Json] = (), *, prompt: bool = True) -> str:

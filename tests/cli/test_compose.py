@@ -30,6 +30,7 @@ from agentrl.errors import ConfigError
         ("algorithm.group_size=1", "at least 2"),
         ("algorithm.aggregation=mean", "'token' or 'trajectory'"),
         ("limits.max_turns=[1", "can't read"),
+        ("limits.max_turns.x=1", "limits.max_turns"),
         ("train", "key=value"),
     ],
 )
@@ -72,6 +73,15 @@ def test_cfg_prints_every_key_and_its_output_is_a_config(capsys: pytest.CaptureF
 def test_the_environments_yaml_sets_keys_and_the_command_line_wins() -> None:
     assert load_config("calculator").limits.max_turns == 5
     assert load_config("calculator", ["limits.max_turns=9"]).limits.max_turns == 9
+
+
+def test_an_option_that_is_a_mapping_takes_any_key() -> None:
+    overrides = ["env.kwargs.is_slippery=false", "env.kwargs.desc=[SF,FG]", "env.kwargs.deep.er=1"]
+    options = load_config("gymnasium", overrides).public()["env"]
+    assert options["kwargs"] == {"is_slippery": False, "desc": ["SF", "FG"], "deep": {"er": 1}}
+    assert load_config("gymnasium", ["env.kwargs={a: 1}"]).public()["env"]["kwargs"] == {"a": 1}
+    with pytest.raises(ConfigError, match=r"unknown key 'env\.kwarg\.a'"):
+        load_config("gymnasium", ["env.kwarg.a=1"])
 
 
 def test_secrets_are_not_in_what_is_stored() -> None:
