@@ -18,7 +18,7 @@ from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.loop import AgentLoop
 from agentrl.rollout.parser import HermesParser, write_reply
 from agentrl.rollout.pool import RolloutPool
-from agentrl.rollout.process import require_open_files, spare_collector
+from agentrl.rollout.process import collector_spared, require_open_files
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.retry import RetryPolicy
 from agentrl.rollout.samplers import EngineSampler, ReplySampler, ScriptedSampler
@@ -128,8 +128,8 @@ async def open_player(run: Run, model: Path) -> AsyncIterator[Player]:
     renderer = load_renderer(run, model)
     async with open_engine(run, model) as (engine, client):
         window = client.max_model_len or config.limits.max_context_tokens or 0
-        spare_collector()
-        yield Player(run=run, renderer=renderer, window=window, engine=engine, client=client)
+        with collector_spared():
+            yield Player(run=run, renderer=renderer, window=window, engine=engine, client=client)
 
 
 @asynccontextmanager
