@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import platform
+import re
 import subprocess
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -92,7 +94,7 @@ async def open_run(config: RunConfig, command: str, watcher: Watcher, model: Pat
             watcher=watcher,
             metrics=MetricsFile(folder / "metrics.jsonl"),
         )
-        with locked(folder):
+        with locked(folder), disk_faults_named(folder):
             async with _ending(run):
                 yield run
 
@@ -115,7 +117,7 @@ async def reopen_run(config: RunConfig, watcher: Watcher, run_id: str) -> AsyncI
             watcher=watcher,
             metrics=MetricsFile(folder / "metrics.jsonl"),
         )
-        with locked(folder):
+        with locked(folder), disk_faults_named(folder):
             async with _ending(run):
                 yield run, checkpoint.latest(folder / "checkpoints") or Path(record.config["model_folder"])
 
@@ -134,6 +136,21 @@ async def _ending(run: Run) -> AsyncIterator[None]:
     finally:
         await run.store.finish_run(run.id, status)
         run.event("end", run=run.id, command=run.command, status=str(status), database=run.store.location)
+
+
+@contextmanager
+def disk_faults_named(folder: Path) -> Iterator[None]:
+    """A disk that is full, over its quota, read-only or broken leaves as a StoreError that says what to do."""
+    try:
+        yield
+    except Exception as error:
+        # Writers in Rust (safetensors) give the number in their text only.
+        text = re.search(r"\(os error (\d+)\)", str(error))
+        number = error.errno if isinstance(error, OSError) else text and int(text[1])
+        if number not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
+            raise
+        why = f"{getattr(error, 'filename', None) or folder}: {getattr(error, 'strerror', None) or error}"
+        raise StoreError(f"{why}; free some space or make it writable, then resume") from error
 
 
 def lease_seconds(config: RunConfig) -> float:
