@@ -6,13 +6,17 @@ Messages come through a socket pair that rank 0 made, so what is unpickled here 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
+
+from transformers.utils import logging
 
 from agentrl.train.policy import Policy
 from agentrl.train.rank_process import Done, Failure
@@ -20,18 +24,23 @@ from agentrl.train.ranks import Ranks, Seat
 from agentrl.train.trainer import Trainer
 
 PARENT_CHECK_S = 1.0
+LAST_LOOK_S = 0.3
 
 
 def main(descriptor: int, rank: int) -> None:
     """Serve the connection; a failure is reported on it and ends the process at once, so that nobody waits for it."""
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the log is for what goes wrong
     connection: Connection[Any, Any] = Connection(descriptor)
     inbox: SimpleQueue[Any] = SimpleQueue()
-    threading.Thread(target=_listen, args=(connection, inbox), daemon=True).start()
+    listener = threading.Thread(target=_listen, args=(connection, inbox), daemon=True)
+    listener.start()
     try:
         serve(connection, inbox)
     except BaseException:
         failure = Failure(rank, "failed", traceback.format_exc().strip(), time.monotonic())
-        connection.send(failure)
+        with suppress(OSError):
+            connection.send(failure)
+        listener.join(LAST_LOOK_S)  # where the failure is that rank 0 has gone, the listener tidies up
         os._exit(1)
     os._exit(0)  # tearing the interpreter down takes seconds, and there is nothing left to write
 
@@ -51,20 +60,24 @@ def serve(connection: Connection[Any, Any], inbox: SimpleQueue[Any]) -> None:
 
 
 def _listen(connection: Connection[Any, Any], inbox: SimpleQueue[Any]) -> None:
-    """Pass messages on; leave at once when rank 0 is gone, also in the middle of a collective.
+    """Pass messages on; when rank 0 is gone, end at once and leave nothing behind, also in the middle of a collective.
 
     The parent's id is looked at too: a process that rank 0 forked may keep the other end of the connection open.
     """
     parent = os.getppid()
+    folder = None
     try:
         while os.getppid() == parent:
             if connection.poll(PARENT_CHECK_S):
                 message = connection.recv()
                 inbox.put(message)
+                folder = message.meeting_file.parent if isinstance(message, Seat) else folder
                 if message is None:
                     return
     except (EOFError, OSError):
         pass
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
 

@@ -260,7 +260,7 @@ def test_a_rank_that_cannot_start_says_why(tmp_path: Path, monkeypatch: pytest.M
 PARENT = """
 from tests.train.builders import make_policy, make_rows, make_groups, make_trainer
 policy = make_policy(device=["cpu", "cpu"])
-print(*policy.ranks.pids, flush=True)
+print(*policy.ranks.pids, policy.ranks.meeting_file.parent, flush=True)
 trainer, rows = make_trainer(policy), make_rows(make_groups(1))
 while True:
     trainer.score(rows)
@@ -271,7 +271,7 @@ def test_no_rank_outlives_a_run_that_is_killed() -> None:
     root = Path(__file__).parents[2]
     with subprocess.Popen([sys.executable, "-c", PARENT], cwd=root, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        pids = [int(pid) for pid in parent.stdout.readline().split()]
-        assert len(pids) == 1 and is_alive(pids[0])
+        pid, folder = parent.stdout.readline().split()
+        assert is_alive(int(pid)) and Path(folder).exists()
         parent.kill()
-    assert gone(pids)
+    assert gone([int(pid)]) and not Path(folder).exists()
