@@ -141,13 +141,34 @@ class TrainConfig(Section):
     max_bad_updates: int = Field(3, ge=1)
     """Updates in a row that are not finite before the run stops (G3)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    ranks: int = Field(1, ge=1)
+    """Processes that hold the model together, each with a share of the weights and of the micro-batches."""
+    devices: list[int] | None = None
+    """The GPU of each rank; None: the first ones. Only with device cuda, or auto where there is a GPU."""
     threads: int | None = Field(None, ge=1)
+    """Torch threads of each rank; None: the machine's cores, shared out among the ranks on CPUs."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """What is computed in. Weights, optimizer and sums of gradients are kept in float32 whatever this says."""
+    activation_checkpointing: bool = False
+    """Compute each layer again in the backward pass instead of keeping its activations."""
     checkpoint_every: int = Field(20, ge=0)
     """Steps between checkpoints; 0: only at the end, and when the run is stopped."""
     keep_last: int = Field(2, ge=1)
     """Checkpoints that are kept, the newest first."""
     keep_best: bool = True
     """Also keep the one with the highest held-out success that was measured at its step."""
+
+    @model_validator(mode="after")
+    def _one_device_per_rank(self) -> TrainConfig:
+        if self.devices is None:
+            return self
+        if self.device == "cpu":
+            raise ValueError("devices chooses GPUs: leave it out with device=cpu")
+        if len(set(self.devices)) != len(self.devices) or min(self.devices, default=0) < 0:
+            raise ValueError(f"devices={self.devices}: name each GPU once, by its number from 0")
+        if len(self.devices) != self.ranks:
+            raise ValueError(f"devices names {len(self.devices)} GPUs for ranks={self.ranks}: name one per rank")
+        return self
 
 
 class EvalConfig(Section):
