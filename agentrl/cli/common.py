@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import signal
 import sys
+import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -122,7 +123,8 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
             terminated = True
             task.cancel()
 
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+        if threading.current_thread() is threading.main_thread():  # the only one that gets signals
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
         return await work
 
     try:
