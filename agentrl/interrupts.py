@@ -21,13 +21,18 @@ class Terminated(BaseException):
 
 
 async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end, also when cancelled meanwhile; the cancellation is raised after it."""
+    """Await `work` to its end, even where the caller is cancelled meanwhile; only then the cancellation goes on."""
     task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    result = task.result()
+    if cancelled is not None:
+        raise cancelled
+    return result
 
 
 @contextmanager

@@ -24,14 +24,17 @@ from torch import Tensor
 from agentrl.batch.advantages import assign_advantages
 from agentrl.batch.rows import Row, build_rows
 from agentrl.config import RunConfig
-from agentrl.errors import ConfigError, ModelError
+from agentrl.errors import ConfigError, ModelError, TrainingError
+from agentrl.evaluation import EvalResult, summarize
 from agentrl.interrupts import uninterrupted
-from agentrl.progress import EvalResult, Summary, Watcher, draw_curve, phase, plain, rollout_metrics, summarize
+from agentrl.place import at
+from agentrl.progress import Summary, Watcher, draw_curve, phase, plain, rollout_metrics
 from agentrl.rollout.pool import RolloutPool
-from agentrl.run_folder import Run, heartbeat, lease_seconds, open_run, reopen_run
+from agentrl.run_folder import Run, check_tasks, heartbeat, lease_seconds, open_run, reopen_run
 from agentrl.store.records import StepRow
 from agentrl.sync.base import Canary
 from agentrl.train import checkpoint, tiny
+from agentrl.train.gate import check_logprobs
 from agentrl.train.policy import Policy
 from agentrl.train.report import RowReport, StepReport
 from agentrl.train.trainer import Trainer
@@ -39,14 +42,15 @@ from agentrl.types import Group, GroupState, Purpose, Task, derive_seed
 from agentrl.wiring import (
     Player,
     Probe,
-    check_model_path,
     demonstrator_sampler,
+    devices_of,
     endless,
     load_renderer,
     make_pool,
     open_learner,
     open_player,
     open_policy,
+    pretrained_folder,
     random_tiny,
     tiny_folder,
 )
@@ -61,6 +65,8 @@ async def train(config: RunConfig, watcher: Watcher) -> Summary:
     """Train; returns what summary.json holds."""
     if config.engine.url is not None:
         raise ConfigError("engine.url: weights can't be sent to a running server; leave it out to train")
+    check_tasks(config, "train", "held_out")
+    devices_of(config.train)
     base = await base_model(config, watcher)
     async with open_run(config, "train", watcher, base) as run, open_learner(run, base) as player:
         await register(player)
@@ -104,11 +110,13 @@ async def take_steps(player: Player, before: Sequence[EvalResult]) -> None:
         held_out = await evaluate(player, ordinal=player.steps_done) if is_due else []
         if _is_due(player.steps_done, config.train.checkpoint_every):
             save(player, before, held_out)
-        await step(player, player.steps_done, list(islice(tasks, size)))
+        with at(step=player.steps_done):
+            await step(player, player.steps_done, list(islice(tasks, size)))
 
 
 async def evaluate_model(config: RunConfig, watcher: Watcher) -> Summary:
     """`agentrl eval`: the held-out measure of a model, stored like any other rollouts."""
+    check_tasks(config, "held_out")
     base = await base_model(config, watcher)
     async with open_run(config, "eval", watcher, base) as run, open_player(run, base) as player:
         await register(player)
@@ -117,18 +125,17 @@ async def evaluate_model(config: RunConfig, watcher: Watcher) -> Summary:
 
 async def resume_evaluation(config: RunConfig, watcher: Watcher, run_id: str) -> Summary:
     """Go on with an evaluation that was stopped: what was finished is kept, the rest is played."""
-    async with reopen_run(config, watcher, run_id) as (run, model):
-        check_model_path(str(model))
-        async with open_player(run, model) as player:
-            if not run.store.versions(run.id):
-                await register(player)
-            check_unchanged(player)
-            player.is_resumed = True
-            return finish(player, 0, await evaluate(player, ordinal=0), [])
+    async with reopen_run(config, watcher, run_id) as (run, model), open_player(run, model) as player:
+        if not run.store.versions(run.id):
+            await register(player)
+        check_unchanged(player)
+        player.is_resumed = True
+        return finish(player, 0, await evaluate(player, ordinal=0), [])
 
 
 async def rollout(config: RunConfig, watcher: Watcher, num_tasks: int, split: str) -> tuple[Summary, list[Group]]:
     """`agentrl rollout`: play a few tasks."""
+    check_tasks(config, split)
     base = await base_model(config, watcher)
     async with open_run(config, "rollout", watcher, base) as run, open_player(run, base) as player:
         await register(player)
@@ -139,13 +146,17 @@ async def rollout(config: RunConfig, watcher: Watcher, num_tasks: int, split: st
 
 async def sft(config: RunConfig, watcher: Watcher) -> Summary:
     """`agentrl sft`: warm start on demonstrations. The tiny model starts from random weights and is cached."""
-    async with open_run(config, "sft", watcher) as run:
-        is_tiny = config.model.path == tiny.NAME
-        start = random_tiny(run) if is_tiny else Path(config.model.path)
+    check_tasks(config, "train")
+    devices_of(config.train)
+    is_tiny = config.model.path == tiny.NAME
+    base = None if is_tiny else await base_model(config, watcher)
+    async with open_run(config, "sft", watcher, base) as run:
+        start = base or random_tiny(run)
         with open_policy(run, start) as policy:
-            player = Player(run=run, renderer=load_renderer(run, start), window=tiny.MAX_POSITIONS)
+            player = Player(run=run, renderer=load_renderer(run, start), window=policy.max_positions)
             player.policy = policy
             player.trainer = Trainer(policy, config.sft.train_config(config.train), config.algorithm)
+            check_logprobs(policy, first_prompt(player))
             await register(player)
             await imitate(player)
             folder = save(player)
@@ -169,7 +180,7 @@ async def step(player: Player, ordinal: int, tasks: Sequence[Task]) -> None:
     with phase(seconds, "sync"):
         metrics |= {} if probe is None else await publish(player, probe)
     run.add_seconds(seconds)
-    rollouts = rollout_metrics(groups, seconds["rollout"])
+    rollouts = rollout_metrics(groups, seconds["rollout"]) | {"engine_faults": player.take_engine_faults()}
     run.event("step", ordinal=ordinal, version=player.version, **metrics, **rollouts, seconds=seconds)
 
 
@@ -230,6 +241,7 @@ async def learn(player: Player, ordinal: int, groups: Sequence[Group]) -> tuple[
     mismatch = await uninterrupted(asyncio.to_thread(trainer.score, rows))
     player.noise = np.nanmax([player.noise, mismatch["mismatch_logprob_max"]])
     measured = advantages.metrics() | mismatch | {"num_dropped_groups": len(groups) - len(usable)}
+    measured |= {"num_row_tokens": sum(len(row.ids) for row in rows if row.live)}
     metrics = await uninterrupted(update(player, step_id, ordinal, rows, measured))
     await asyncio.gather(*(store.queue.archive(group.id) for group in usable))
     return metrics, probe if metrics["num_updates"] else None
@@ -259,7 +271,7 @@ async def record(
             run.id, parent=parent, step=step_id, weights_hash=weights_hash, ordinal=ordinal + 1
         )
     step_rows = [_step_row(place, row, its) for place, (row, its) in enumerate(zip(rows, report.rows, strict=True))]
-    await run.store.record_step(run.id, step_id, rows=step_rows, metrics=metrics, version_after=after)
+    await run.store.record_step(run.id, step_id, rows=step_rows, metrics=plain(metrics), version_after=after)
 
 
 async def publish(player: Player, probe: Probe) -> dict[str, float]:
@@ -292,10 +304,9 @@ def sent_tensors(policy: Policy) -> Iterator[tuple[str, Tensor]]:
 
 
 async def base_model(config: RunConfig, watcher: Watcher) -> Path:
-    """The folder (or hub id) of the weights to start from; the tiny model is made where it isn't cached."""
+    """The folder of the weights to start from; the tiny model is made where it isn't cached."""
     if config.model.path != tiny.NAME:
-        check_model_path(config.model.path)
-        return Path(config.model.path)
+        return await asyncio.to_thread(pretrained_folder, config.model)
     folder = tiny_folder(config)
     if not tiny.is_kept(folder):
         await sft(config.model_copy(update={"name": None}), watcher)
@@ -334,31 +345,42 @@ def check_unchanged(player: Player) -> None:
 
 
 async def prove(player: Player) -> None:
-    """Have the engine prove that it starts with the trainer's weights."""
-    run, (policy, _) = player.run, player.learner
-    prompt = player.renderer.start(run.tasks("train")[0].messages, run.tool_specs())
+    """The start gate: trainer and model agree on logprobs, and the engine proves that it has the trainer's weights."""
+    policy, _ = player.learner
+    prompt = first_prompt(player)
+    check_logprobs(policy, prompt)
     await publish(player, Probe(policy, prompt[:1], prompt[1:]))
 
 
+def first_prompt(player: Player) -> list[int]:
+    """The ids of the first task's prompt."""
+    run = player.run
+    return player.renderer.start(run.tasks("train")[0].messages, run.tool_specs())
+
+
 async def evaluate(player: Player, ordinal: int) -> list[EvalResult]:
-    """The held-out measure: greedy, and sampled as in training if eval.sampled."""
+    """The held-out measure: greedy, and sampled as in training (eval.samples of each task) if eval.sampled."""
     run, config = player.run, player.run.config
     tasks = run.tasks("held_out")[: config.eval.tasks]
     greedy = config.sampling.model_copy(update={"temperature": 0.0})
-    modes = {"greedy": greedy} | ({"sampled": config.sampling} if config.eval.sampled else {})
+    # Greedy replies are the same each time, so one is enough.
+    modes = {"greedy": (greedy, 1, 1)}
+    modes |= {"sampled": (config.sampling, config.eval.samples, config.eval.k)} if config.eval.sampled else {}
     results = []
-    for name, sampling in modes.items():
+    figures = run.figures(tasks)
+    for name, (sampling, size, k) in modes.items():
         started = time.monotonic()
-        groups = await collect(player, player.pool(sampling), tasks, purpose=Purpose.EVAL, size=1)
+        groups = await collect(player, player.pool(sampling), tasks, purpose=Purpose.EVAL, size=size)
         result = summarize(
             groups,
             sampling=name,
             success_reward=config.eval.success_reward,
+            k=k,
             version=player.version,
             seconds=time.monotonic() - started,
         )
         run.add_seconds({"eval": result.seconds})
-        run.event("eval", ordinal=ordinal, **asdict(result))
+        run.event("eval", ordinal=ordinal, **result.figures(), figures=figures)
         results.append(result)
     return results
 
@@ -367,13 +389,18 @@ async def imitate(player: Player) -> None:
     """Play the demonstrations, then one supervised update after another; each is a step in the store."""
     run, config = player.run, player.run.config
     tasks = list(islice(endless(run.tasks("train"), config.seed), config.sft.demonstrations))
-    pool = make_pool(run, player.renderer, demonstrator_sampler(player.renderer), window=player.window)
+    demonstrate = demonstrator_sampler(player.renderer)
+    demonstrate(run.env_class(config.env.options), tasks[0])  # raises here where there is nobody to imitate
+    pool = make_pool(run, player.renderer, demonstrate, window=player.window)
     groups = await collect(player, pool, tasks, purpose=Purpose.COLLECT, size=1)
     rows = [row for group in groups for sample in group.samples for row in build_rows(sample, for_sft=True)]
+    if not rows:
+        raise TrainingError(f"none of {len(groups)} demonstrations gave anything to imitate; see agentrl show")
     order = endless(rows, derive_seed(config.seed, "sft"))
     run.watcher.phase("supervised updates", config.sft.steps)
     for ordinal in range(config.sft.steps):
-        await _imitate_once(player, ordinal, list(islice(order, config.sft.batch_size)))
+        with at(step=ordinal):
+            await _imitate_once(player, ordinal, list(islice(order, config.sft.batch_size)))
         run.watcher.advance()
 
 
@@ -433,8 +460,10 @@ def finish(player: Player, steps: int, before: Sequence[EvalResult], after: Sequ
     if after:
         paths["curve"] = run.folder / "curve.png"
         draw_curve(run.metrics.path, run.folder / "curve.png")
-    success = {f"{result.sampling}_before": result.success for result in before}
-    success |= {f"{result.sampling}_after": result.success for result in after}
+    evals = {f"{result.sampling}_before": result for result in before}
+    evals |= {f"{result.sampling}_after": result for result in after}
+    success = {name: result.success for name, result in evals.items()}
+    rewards = {result.sampling: result.reward for result in [*before, *after]}
     summary = Summary(
         run=run.id,
         command=run.command,
@@ -447,6 +476,9 @@ def finish(player: Player, steps: int, before: Sequence[EvalResult], after: Sequ
         sampled_before=success.get("sampled_before"),
         sampled_after=success.get("sampled_after"),
         num_held_out_tasks=max((result.num_tasks for result in before), default=0),
+        evals={name: result.figures() for name, result in evals.items()},
+        held_out_reward=rewards.get("greedy"),
+        figures=run.figures(run.tasks("held_out")) if before else {},
         paths={name: str(path) for name, path in paths.items()},
         phase_seconds=run.phase_seconds,
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
+import logging
 import platform
 import re
 import subprocess
@@ -18,16 +20,20 @@ from typing import Any
 from agentrl import plugins
 from agentrl.config import RunConfig
 from agentrl.environment import Environment
-from agentrl.errors import ConfigError, StoreError
+from agentrl.errors import AgentRLError, ConfigError, StoreError
 from agentrl.interrupts import locked
-from agentrl.progress import MetricsFile, Watcher
+from agentrl.place import at
+from agentrl.progress import MetricsFile, Watcher, plain
+from agentrl.rollout.chat_client import ChatClient
+from agentrl.run_log import RunLog
 from agentrl.store.records import Lease, RunStatus
 from agentrl.store.store import Store
-from agentrl.train import checkpoint
+from agentrl.train import checkpoint, tensorboard
 from agentrl.types import Task
 
 PACKAGES = ("agentrl", "torch", "transformers", "tokenizers", "numpy", "sqlalchemy", "pydantic", "aiohttp")
 LEASE_HEARTBEAT_S = 30.0
+LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -42,22 +48,35 @@ class Run:
     env_class: type[Environment]
     watcher: Watcher
     metrics: MetricsFile
+    log: RunLog
+    scalars: tensorboard.Scalars | None
+    chat: ChatClient
+    """Who answers `ctx.chat`."""
     started: float = field(default_factory=time.monotonic)
     phase_seconds: dict[str, float] = field(default_factory=dict)
+    _figures: dict[str, float] | None = None
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Raises ConfigError where the environment has no such tasks."""
-        try:
-            tasks = self.env_class.tasks(self.config.env.options, split)
-        except Exception as error:
-            raise ConfigError(f"environment {self.config.env.name!r}: tasks({split!r}) raised {error!r}") from error
-        if not tasks:
-            raise ConfigError(f"environment {self.config.env.name!r} has no {split} tasks; check its options")
-        return tasks
+        return _tasks(self.config, self.env_class, split)
+
+    def figures(self, tasks: Sequence[Task]) -> dict[str, float]:
+        """What the environment has to say beside the held-out measure. Raises ConfigError."""
+        if self._figures is None:
+            try:
+                self._figures = self.env_class.figures(self.config.env.options, tasks)
+            except AgentRLError:
+                raise
+            except Exception as error:
+                raise ConfigError(f"environment {self.config.env.name!r}: figures raised {error!r}") from error
+        return self._figures
 
     def event(self, kind: str, **values: Any) -> None:
-        """Tell the metrics file and whoever watches."""
+        """Tell the metrics file, the log, TensorBoard and whoever watches."""
         self.metrics.write(kind, values)
+        LOGGER.info("%s %s", kind, json.dumps(plain(values)))
+        if self.scalars is not None:
+            self.scalars.write(kind, values)
         self.watcher.event(kind, values)
 
     def add_seconds(self, seconds: dict[str, float]) -> None:
@@ -73,7 +92,9 @@ class Run:
 @asynccontextmanager
 async def open_run(config: RunConfig, command: str, watcher: Watcher, model: Path | None = None) -> AsyncIterator[Run]:
     """Make the run's folder and its record; mark how it ended. `model`: the folder of its tokenizer, for `show`."""
-    env_class = plugins.environment(config.env.name)
+    plugins.environment(config.env.name)  # an unknown one leaves no folder behind
+    if config.log.tensorboard:
+        tensorboard.check_installed()
     folder = _make_folder(config, command)
     with _open_store(config) as store:
         run_id = await store.create_run(
@@ -84,19 +105,8 @@ async def open_run(config: RunConfig, command: str, watcher: Watcher, model: Pat
             packages=_package_versions(),
             git_commit=_git_commit(),
         )
-        run = Run(
-            id=run_id,
-            command=command,
-            config=config,
-            folder=folder,
-            store=store,
-            env_class=env_class,
-            watcher=watcher,
-            metrics=MetricsFile(folder / "metrics.jsonl"),
-        )
-        with locked(folder), disk_faults_named(folder):
-            async with _ending(run):
-                yield run
+        async with _working(config, run_id, command, folder, store, watcher) as run:
+            yield run
 
 
 @asynccontextmanager
@@ -107,35 +117,72 @@ async def reopen_run(config: RunConfig, watcher: Watcher, run_id: str) -> AsyncI
         folder = Path(record.folder)
         if not folder.is_dir():
             raise ConfigError(f"run {record.id}: its folder {folder} is gone; start a new run")
+        async with _working(config, record.id, record.config["command"], folder, store, watcher) as run:
+            yield run, checkpoint.latest(folder / "checkpoints") or Path(record.config["model_folder"])
+
+
+@asynccontextmanager
+async def _working(
+    config: RunConfig, run_id: str, command: str, folder: Path, store: Store, watcher: Watcher
+) -> AsyncIterator[Run]:
+    """The run, while this process alone works on it."""
+    with locked(folder), disk_faults_named(folder):
         run = Run(
-            id=record.id,
-            command=record.config["command"],
+            id=run_id,
+            command=command,
             config=config,
             folder=folder,
             store=store,
             env_class=plugins.environment(config.env.name),
             watcher=watcher,
             metrics=MetricsFile(folder / "metrics.jsonl"),
+            log=RunLog(folder, run_id, config.log, config.secrets()),
+            scalars=tensorboard.Scalars(folder) if config.log.tensorboard else None,
+            chat=ChatClient(config.chat),
         )
-        with locked(folder), disk_faults_named(folder):
-            async with _ending(run):
-                yield run, checkpoint.latest(folder / "checkpoints") or Path(record.config["model_folder"])
+        async with _ending(run):
+            yield run
 
 
 @asynccontextmanager
 async def _ending(run: Run) -> AsyncIterator[None]:
     """Tell where the run is, and record how it ends."""
-    run.event("run", run=run.id, command=run.command, folder=str(run.folder), database=run.store.location)
     status = RunStatus.FAILED
+    with run.log, at(run=run.id):
+        run.event("run", run=run.id, command=run.command, folder=str(run.folder), database=run.store.location)
+        try:
+            yield
+            status = RunStatus.COMPLETED
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            status = RunStatus.INTERRUPTED
+            raise
+        finally:
+            await run.chat.close()
+            await run.store.finish_run(run.id, status)
+            run.event("end", run=run.id, command=run.command, status=str(status), database=run.store.location)
+            if run.scalars is not None:
+                run.scalars.close()
+            LOGGER.info("the run is %s", status)
+
+
+def check_tasks(config: RunConfig, *splits: str) -> None:
+    """Before anything heavy starts. Raises ConfigError where the environment has no tasks of a split."""
+    env_class = plugins.environment(config.env.name)
+    for split in splits:
+        _tasks(config, env_class, split)
+
+
+def _tasks(config: RunConfig, env_class: type[Environment], split: str) -> Sequence[Task]:
+    name = config.env.name
     try:
-        yield
-        status = RunStatus.COMPLETED
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        status = RunStatus.INTERRUPTED
+        tasks = env_class.tasks(config.env.options, split)
+    except AgentRLError:
         raise
-    finally:
-        await run.store.finish_run(run.id, status)
-        run.event("end", run=run.id, command=run.command, status=str(status), database=run.store.location)
+    except Exception as error:
+        raise ConfigError(f"environment {name!r}: tasks({split!r}) raised {error!r}") from error
+    if not tasks:
+        raise ConfigError(f"environment {name!r} has no {split} tasks; check its options")
+    return tasks
 
 
 @contextmanager

@@ -10,34 +10,32 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import report
+from benchmarks import agentrl, report
 
 MAX_SECONDS = 600
 TARGET = f"before <= 0.5, after >= 0.9, lied_to <= 0.2, seconds <= {MAX_SECONDS}"
 
 
-def agentrl(folder: Path, name: str, *words: str) -> tuple[dict[str, Any], float]:
+def run(folder: Path, name: str, command: str, *overrides: str) -> tuple[dict[str, Any], float]:
     """(summary.json, seconds of the whole command, the warm start included)."""
-    command = [sys.executable, "-c", "import sys; from agentrl.cli import main; sys.exit(main(sys.argv[1:]))"]
     place = [f"runs_dir={folder}", f"model.cache_dir={folder}/cache", f"name={name}"]
     started = time.monotonic()
-    subprocess.run([*command, words[0], "--env", "calculator", *place, *words[1:]], check=True)
+    agentrl(command, "--env", "calculator", *place, *overrides)
     seconds = time.monotonic() - started
     return json.loads((folder / name / "summary.json").read_text()), seconds
 
 
 def learn(folder: Path, seed: int, overrides: list[str]) -> tuple[dict[str, float], bool]:
     """Train, then lie to the trained model: (figures, whether they reach the targets)."""
-    summary, seconds = agentrl(folder, "train", "train", f"seed={seed}", *overrides)
+    summary, seconds = run(folder, "train", "train", f"seed={seed}", *overrides)
     checkpoint = summary["paths"]["checkpoint"]
-    lied_to, _ = agentrl(folder, "lie", "eval", f"model.path={checkpoint}", "env.lying=true", "eval.sampled=false")
+    lied_to, _ = run(folder, "lie", "eval", f"model.path={checkpoint}", "env.lying=true", "eval.sampled=false")
     before, after = summary["held_out_before"], summary["held_out_after"]
     value = {"seed": seed, "before": before, "after": after, "lied_to": lied_to["held_out_before"]}
     value |= {"sampled_before": summary["sampled_before"], "sampled_after": summary["sampled_after"]}
@@ -48,7 +46,7 @@ def learn(folder: Path, seed: int, overrides: list[str]) -> tuple[dict[str, floa
 
 def control(folder: Path, seed: int, overrides: list[str]) -> tuple[dict[str, float], bool]:
     """Train on shuffled rewards: (figures, whether nothing was learnt)."""
-    summary, seconds = agentrl(folder, "train", "train", f"seed={seed}", "algorithm.shuffle_rewards=true", *overrides)
+    summary, seconds = run(folder, "train", "train", f"seed={seed}", "algorithm.shuffle_rewards=true", *overrides)
     before, after = summary["held_out_before"], summary["held_out_after"]
     return {"seed": seed, "before": before, "after": after, "seconds": round(seconds)}, after <= before + 0.1
 

@@ -1,0 +1,210 @@
+"""Any gymnasium environment that can be played in text: FrozenLake, Taxi, CliffWalking, Blackjack and their like.
+
+A task is a seed. The model reads the terminal rendering or the observation, and answers with one action tag, which is
+checked against the action space; what isn't an action gets an answer and no step. The reward is the sum of the
+turns' rewards.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import lru_cache
+from operator import index
+from typing import Any
+
+from pydantic import JsonValue
+
+from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, Oracle, StepResult
+from agentrl.envs.gymnasium_play import (
+    GymnasiumConfig,
+    best_play,
+    face,
+    make,
+    random_action,
+    random_return,
+    transition_table,
+)
+from agentrl.envs.worker import Worker
+from agentrl.errors import ConfigError
+from agentrl.tool import ToolResult
+from agentrl.types import Artifacts, Grade, Message, StopReason, Task, Trajectory
+
+HELD_OUT_SEED = 1_000_000_000
+"""Where the held-out seeds begin; no train seed is as high."""
+NUM_CHECKED_SEEDS = 3
+FINISHED = (StopReason.COMPLETED, StopReason.ENV_TRUNCATED)
+
+
+class GymnasiumEnvironment(Environment):
+    """One episode from one seed."""
+
+    Config = GymnasiumConfig
+    version = "1"
+    config: GymnasiumConfig
+
+    def __init__(self, config: EnvironmentConfig) -> None:
+        super().__init__(config)
+        self._worker = Worker()
+        self._env: Any = None
+        self._observation: Any = None
+        self._num_steps = 0
+        self._num_invalid = 0
+
+    @classmethod
+    def tasks(cls, config: EnvironmentConfig, split: str) -> Sequence[Task]:
+        """Raises ConfigError where the options don't make an environment that can be played in text."""
+        assert isinstance(config, GymnasiumConfig)
+        ranges = {
+            "train": (config.first_seed, config.train_tasks),
+            "held_out": (HELD_OUT_SEED + config.first_seed, config.held_out_tasks),
+        }
+        if split not in ranges:
+            raise ConfigError(f"gymnasium has the splits {', '.join(ranges)}, not {split!r}")
+        first, count = ranges[split]
+        return _tasks(config.model_dump_json(), split, first, count)
+
+    @classmethod
+    def figures(cls, config: EnvironmentConfig, tasks: Sequence[Task]) -> dict[str, float]:
+        """The expected return of random play, and of optimal play where the environment has a transition table."""
+        assert isinstance(config, GymnasiumConfig)
+        known_table = transition_table(config)
+        if known_table is None:
+            return {"random": random_return(config, [_seed(task) for task in tasks])}
+        table, max_steps = known_table
+        starts = [int(task.data["start"]) for task in tasks]  # type: ignore[arg-type]
+        values = {"random": table.random_values(max_steps), "optimal": table.optimal_values(max_steps)}
+        return {name: float(value[starts].mean()) for name, value in values.items() if value is not None}
+
+    async def reset(self, task: Task, ctx: EnvironmentContext) -> list[Message]:
+        text = await self._worker.run(lambda: self._reset(_seed(task)))
+        return [task.messages[0], Message(role="user", content=text)]
+
+    async def step(self, reply: Message, results: Sequence[ToolResult]) -> StepResult:
+        answers = (await super().step(reply, results)).messages
+        try:
+            action = face(self.config).actions.parse(reply.text)
+        except ValueError as error:
+            self._num_invalid += 1
+            text = f"Invalid: {error}. Write {face(self.config).actions.help()}."
+            messages = [*answers, Message(role="user", content=text)]
+            return StepResult(messages=messages, reward=self.config.invalid_reward)
+        result = await self._worker.run(lambda: self._step(action))
+        result.messages[:0] = answers
+        return result
+
+    async def collect(self) -> Artifacts:
+        data: dict[str, JsonValue] = {
+            "num_steps": self._num_steps,
+            "num_invalid": self._num_invalid,
+            "unfinished_reward": self.config.unfinished_reward,
+        }
+        return Artifacts(data=data)
+
+    @classmethod
+    async def grade(cls, task: Task, trajectory: Trajectory, artifacts: Artifacts, ctx: EnvironmentContext) -> Grade:
+        rewards = [turn.reward for turn in trajectory.turns]
+        is_finished = trajectory.stop_reason in FINISHED
+        missing = 0.0 if is_finished else float(artifacts.data["unfinished_reward"])  # type: ignore[arg-type]
+        if rewards:
+            rewards[-1] += missing
+        counts = {name: float(artifacts.data[name]) for name in ("num_steps", "num_invalid")}  # type: ignore[arg-type]
+        return Grade(
+            reward=sum(rewards) if rewards else missing,
+            turn_rewards=rewards,
+            parts=counts | {"finished": float(is_finished)},
+            grader="gymnasium",
+            grader_version=cls.version,
+        )
+
+    async def close(self) -> None:
+        try:
+            if self._env is not None:
+                await self._worker.run(self._env.close)
+        finally:
+            self._worker.stop()
+
+    def oracle(self, task: Task) -> Oracle | None:
+        """Optimal play by the transition table, the book's for Blackjack; None where neither is known."""
+        return self._player(task, noise=0.0)
+
+    def demonstrator(self, task: Task) -> Oracle | None:
+        """The oracle, with a share `noise` of random actions."""
+        return self._player(task, noise=self.config.noise)
+
+    def _player(self, task: Task, noise: float) -> Oracle | None:
+        play = best_play(self.config)
+        if play is None:
+            return None
+        rng = random.Random(f"noise/{task.key}")
+        actions = face(self.config).actions
+
+        def reply(messages: list[Message]) -> Message:
+            observation = task.data["start"] if self._observation is None else self._observation
+            is_random = rng.random() < noise
+            action = random_action(actions, rng) if is_random else play(observation, self._num_steps)
+            return Message(role="assistant", content=actions.write(action))
+
+        return reply
+
+    def _reset(self, seed: int) -> str:
+        """In the worker's thread, like all that touches the environment."""
+        self._env = make(self.config, ansi=face(self.config).is_ansi)
+        self._observation, _ = self._env.reset(seed=seed)
+        return face(self.config).tell(self._env, self._observation)
+
+    def _step(self, action: Any) -> StepResult:
+        self._observation, reward, terminated, truncated, _ = self._env.step(action)
+        self._num_steps += 1
+        message = Message(role="user", content=face(self.config).tell(self._env, self._observation))
+        return StepResult(
+            messages=[message], reward=float(reward), terminated=bool(terminated), truncated=bool(truncated)
+        )
+
+
+def _seed(task: Task) -> int:
+    return int(task.data["seed"])  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=4)
+def _tasks(config_json: str, split: str, first: int, count: int) -> Sequence[Task]:
+    config = GymnasiumConfig.model_validate_json(config_json)
+    _check_reproducible(config, range(first, first + min(count, NUM_CHECKED_SEEDS)))
+    look = face(config)
+    env = make(config, ansi=look.is_ansi)
+    tasks = []
+    try:
+        for seed in range(first, first + count):
+            observation, _ = env.reset(seed=seed)
+            first_text = Message(role="user", content=look.tell(env, observation))
+            messages = [Message(role="system", content=look.system), first_text]
+            data: dict[str, JsonValue] = {"seed": seed, "start": _plain_start(observation)}
+            tasks.append(Task(env="gymnasium", id=f"seed-{seed}", split=split, messages=messages, data=data))
+    finally:
+        env.close()
+    return tuple(tasks)
+
+
+def _plain_start(observation: Any) -> JsonValue:
+    """What the episode starts from where that is a number or a few, for a script that knows the way."""
+    try:
+        return [index(part) for part in observation] if isinstance(observation, tuple) else index(observation)
+    except TypeError:
+        return None
+
+
+def _check_reproducible(config: GymnasiumConfig, seeds: Sequence[int]) -> None:
+    """A seed has to make the same episode in every process, or groups would compare different tasks."""
+    starts = []
+    for _ in range(2):
+        env = make(config, ansi=face(config).is_ansi)
+        try:
+            texts = [face(config).tell(env, env.reset(seed=seed)[0]) for seed in seeds]
+            starts.append((texts, repr(getattr(env.unwrapped, "P", None))))
+        finally:
+            env.close()
+    if starts[0] != starts[1]:
+        raise ConfigError(
+            f"env.id={config.id}: two environments with the same seed start differently, so a seed is no task; "
+            f"look for an option that is drawn when the environment is made (FrozenLake: give desc or map_name)"
+        )
