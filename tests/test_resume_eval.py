@@ -15,7 +15,7 @@ from agentrl.cli import main
 from agentrl.store import Store
 from agentrl.testing.audit import audit
 from agentrl.types import StopReason
-from tests.small import small_overrides
+from tests.small import small_config, small_overrides
 
 KILLED = """
 import asyncio, sys
@@ -147,3 +147,14 @@ def test_j12_what_was_played_but_not_graded_is_graded_and_other_weights_are_refu
     assert main(resume) == 0
     assert ungraded in ended(killed) and len(ended(killed)) == 10
     assert audit(killed.database) == []
+
+
+async def test_a_servers_key_is_not_stored_and_has_to_be_given_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = small_config(tmp_path, tmp_path, "engine.url='http://127.0.0.1:9'", "engine.key=hush")
+    with Store.open(tmp_path / "agentrl.db") as store:
+        run = await store.create_run("an eval", config.public() | {"command": "eval", "model_folder": "tiny"})
+    assert main(["eval", "--resume", run, "--db", str(tmp_path / "agentrl.db")]) == 2
+    assert f"repeat its command with --resume {run}" in capsys.readouterr().err
+    assert b"hush" not in (tmp_path / "agentrl.db").read_bytes()

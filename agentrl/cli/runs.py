@@ -73,7 +73,7 @@ def _status(record: RunRecord) -> str:
 
 def _held_out(folder: Path) -> float | None:
     """Success of the last greedy measure in the run's metrics.jsonl, or None."""
-    greedy = [e["success"] for e in _events(folder) if e.get("kind") == "eval" and e.get("sampling") == "greedy"]
+    greedy = [e.get("success") for e in _events(folder) if e.get("kind") == "eval" and e.get("sampling") == "greedy"]
     return greedy[-1] if greedy else None
 
 
@@ -107,7 +107,7 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _text(name: str, value: Any) -> str:
-    if value is None:
+    if value is None or value != value:  # NaN: nothing was measured
         return "-"
     if name == "started":
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
