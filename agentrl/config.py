@@ -7,6 +7,7 @@ checked by `RunConfig`. Sections are named after the part that reads them.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_serializer, model_validator
@@ -42,6 +43,8 @@ class LimitsConfig(Section):
     """Context window, checked before each call; None: the engine's."""
     max_observation_tokens: int = Field(2048, ge=16)
     """A longer observation keeps its head and tail."""
+    max_result_characters: int = Field(1_000_000, ge=16)
+    """A longer tool result is stored with its head and tail only: a flood must fill neither memory nor database."""
     max_bad_calls: int = Field(4, ge=1)
     """Replies in a row whose calls are all unusable; then parse_limit."""
     tool_timeout_s: float = Field(10.0, gt=0)
@@ -49,7 +52,7 @@ class LimitsConfig(Section):
     episode_timeout_s: float = Field(600.0, gt=0)
     grade_timeout_s: float = Field(60.0, gt=0)
     max_abandoned_threads: int = Field(8, ge=0)
-    """Timed-out in-process tools can't be killed; past this many the run's tools are at fault."""
+    """Timed-out in-process tools can't be killed; past this many that still run, the run's tools are at fault."""
 
 
 class RolloutConfig(Section):
@@ -58,6 +61,8 @@ class RolloutConfig(Section):
     concurrency: int = Field(256, ge=1)
     max_attempts: int = Field(2, ge=1)
     """Attempts per sample where the ending is a fault (R3)."""
+    max_fault_share: float = Field(0.5, ge=0, le=1)
+    """The run stops where more than this share of a step's samples end in a fault; 1: never."""
     renderer_mode: Literal["append"] = "append"
 
 
@@ -65,7 +70,7 @@ class ModelConfig(Section):
     """The weights to start from."""
 
     path: str = "tiny"
-    """A Hugging Face folder or id, or "tiny": a small model made here by supervised warm start."""
+    """A Hugging Face folder or id; "tiny": a small model made here by supervised warm start; "smollm2"."""
     cache_dir: str | None = None
     """Where made models are kept; None: ~/.cache/agentrl."""
 
@@ -73,7 +78,8 @@ class ModelConfig(Section):
 class EngineConfig(Section):
     """The inference server."""
 
-    name: Literal["embedded"] = "embedded"
+    name: Literal["embedded", "scripted"] = "embedded"
+    """scripted: one request at a time by `agentrl.testing.engine`, so that replies are equal bit for bit."""
     threads: int | None = Field(None, ge=1)
     """Torch threads; None: the machine's cores."""
     max_batch_tokens: int = Field(1024, ge=16)
@@ -84,6 +90,13 @@ class EngineConfig(Section):
     key: str | None = None
     """The server's key; never stored."""
     request_timeout_s: float = Field(120.0, gt=0)
+    connect_timeout_s: float = Field(60.0, gt=0)
+    """A wave of rollouts waits in the server's accept queue."""
+    max_tries: int = Field(4, ge=1)
+    """Tries of one generation where the engine's fault is transient; limits.turn_timeout_s bounds them together."""
+    retry_wait_s: float = Field(0.5, ge=0)
+    """Longest wait before the second try; it doubles from try to try, and a random share of it is taken."""
+    max_retry_wait_s: float = Field(30.0, ge=0)
 
 
 class AlgorithmConfig(Section):
@@ -127,8 +140,12 @@ class TrainConfig(Section):
     """Updates in a row that are not finite before the run stops (G3)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int | None = Field(None, ge=1)
-    checkpoint_every: int = Field(0, ge=0)
-    """Steps between checkpoints; 0: only at the end."""
+    checkpoint_every: int = Field(20, ge=0)
+    """Steps between checkpoints; 0: only at the end, and when the run is stopped."""
+    keep_last: int = Field(2, ge=1)
+    """Checkpoints that are kept, the newest first."""
+    keep_best: bool = True
+    """Also keep the one with the highest held-out success that was measured at its step."""
 
 
 class EvalConfig(Section):
@@ -139,8 +156,20 @@ class EvalConfig(Section):
     """Steps between evaluations; 0: only before and after."""
     sampled: bool = True
     """Also measure with the training's sampling, beside greedy."""
+    samples: int = Field(1, ge=1)
+    """Samples of each task in the sampled measure: its mean is avg@samples."""
+    k: int = Field(1, ge=1)
+    """The sampled measure also shows pass@k, estimated from the samples."""
     success_reward: float = 1.0
     """A reward of at least this counts as success."""
+
+    @model_validator(mode="after")
+    def _enough_samples(self) -> EvalConfig:
+        if self.k > self.samples:
+            raise ValueError(f"k={self.k} needs at least as many samples per task: set eval.samples={self.k} or more")
+        if self.samples > 1 and not self.sampled:
+            raise ValueError(f"samples={self.samples} needs eval.sampled=true: greedy replies are all the same")
+        return self
 
 
 class SftConfig(Section):
@@ -165,6 +194,19 @@ class StoreConfig(Section):
 
     url: str | None = None
     """SQLAlchemy URL; None: sqlite file agentrl.db in the runs folder."""
+    busy_timeout_s: float = Field(30.0, gt=0)
+    """How long a write waits while another process writes to a SQLite file; then the run stops, resumable."""
+
+
+class LogConfig(Section):
+    """What is written down beside metrics.jsonl."""
+
+    tensorboard: bool = False
+    """Scalars of each step and evaluation in the run's folder, for `tensorboard --logdir`."""
+    level: Literal["debug", "info", "warning"] = "info"
+    """From which level on run.log holds messages."""
+    max_file_bytes: int = Field(20_000_000, ge=10_000)
+    """run.log starts anew at this size; one older part is kept as run.log.1."""
 
 
 class EnvSelection(BaseModel):
@@ -204,18 +246,37 @@ class RunConfig(Section):
     eval: EvalConfig = EvalConfig()
     sft: SftConfig = SftConfig()
     store: StoreConfig = StoreConfig()
+    log: LogConfig = LogConfig()
     seed: int = 0
     runs_dir: str = "runs"
     name: str | None = None
     """Folder name of the run; None: the time and the environment."""
 
+    @property
+    def database(self) -> str:
+        """Path or URL of the run's database."""
+        return self.store.url or str(Path(self.runs_dir) / "agentrl.db")
+
     def public(self) -> dict[str, Any]:
         """The config as stored and printed: secrets are left out."""
         dump = self.model_dump(mode="json")
         dump["engine"]["key"] = None if self.engine.key is None else "***"
-        dump["store"]["url"] = None if self.store.url is None else _without_password(self.store.url)
+        for section in ("store", "engine"):
+            url = dump[section]["url"]
+            dump[section]["url"] = None if url is None else hide_passwords(url)
         return dump
 
+    def secrets(self) -> list[str]:
+        """The values that must not be written down, as far as the config knows them."""
+        urls = [url for url in (self.store.url, self.engine.url) if url is not None]
+        found = [password for url in urls for _, password in _PASSWORD.findall(url)]
+        return [*found, *([] if self.engine.key is None else [self.engine.key])]
 
-def _without_password(url: str) -> str:
-    return re.sub(r"//([^:/@]*):[^@]*@", r"//\1:***@", url)
+
+_PASSWORD = re.compile(r"//([^:/@\s]*):(\S*)@")
+"""//user:password@ in a URL. Up to the last @, since people forget to escape those in passwords."""
+
+
+def hide_passwords(text: str) -> str:
+    """The passwords of URLs in `text` as ***."""
+    return _PASSWORD.sub(r"//\1:***@", text)

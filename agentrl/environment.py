@@ -5,7 +5,8 @@ One instance lives for one episode. The AgentLoop calls, in this order::
     tasks (class)  sandbox  reset  ( reply → tools → step )*  collect  grade (class)  close
 
 Plain Python errors are fine: the loop catches what `reset`, `step`, `collect` and `grade` raise and records it
-as the rollout's ending or as an unmeasured grade; it never reaches the siblings.
+as the rollout's ending or as an unmeasured grade; it never reaches the siblings. Each of the async methods may also be
+a plain function: it then runs in a thread, where it may block or run an event loop of its own.
 """
 
 from __future__ import annotations
@@ -56,6 +57,12 @@ class StepResult:
     """The environment cut it off; the stop reason is env_truncated."""
 
 
+def tool_messages(reply: Message, results: Sequence[ToolResult]) -> list[Message]:
+    """The results of a reply's tool calls, as messages."""
+    pairs = zip(reply.tool_calls, results, strict=True)
+    return [Message(role="tool", content=r.content, tool_call_id=c.id, name=c.name) for c, r in pairs]
+
+
 class Environment(ABC):
     """One episode of one task. A plugin subclasses it and registers in the entry-point group agentrl.envs."""
 
@@ -63,6 +70,9 @@ class Environment(ABC):
     version: str = "0"
     """Changes when tasks, observations or grading change; stored with each trajectory."""
     tools: Sequence[Tool] = ()
+    one_at_a_time: bool = False
+    """True: episodes share state (a global, a port, a licence), so that only one may be open at a time in a process.
+    `reset` must still clear what the episode before it left behind."""
 
     def __init__(self, config: EnvironmentConfig) -> None:
         self.config = config
@@ -82,8 +92,7 @@ class Environment(ABC):
 
     async def step(self, reply: Message, results: Sequence[ToolResult]) -> StepResult:
         """Answer a reply. By default tool results go back, and a reply without calls ends the episode."""
-        pairs = zip(reply.tool_calls, results, strict=True)
-        messages = [Message(role="tool", content=r.content, tool_call_id=c.id, name=c.name) for c, r in pairs]
+        messages = tool_messages(reply, results)
         return StepResult(messages=messages, terminated=not results or any(r.terminated for r in results))
 
     async def collect(self) -> Artifacts:
@@ -96,7 +105,7 @@ class Environment(ABC):
         """Measure the episode. It may run again years later: use only what is passed in."""
 
     @classmethod
-    def figures(cls, config: EnvironmentConfig, tasks: Sequence[Task]) -> dict[str, float]:
+    def references(cls, config: EnvironmentConfig, tasks: Sequence[Task]) -> dict[str, float]:
         """What to show beside the held-out reward on these tasks, e.g. the return of random and of optimal play."""
         return {}
 

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from agentrl.types import Group, Sample
+from agentrl.evaluation import outcome
+from agentrl.types import Group
 
 
 class Watcher(Protocol):
@@ -39,7 +40,7 @@ class Silent:
 
 
 class MetricsFile:
-    """metrics.jsonl: one JSON object per event, flushed as it happens. NaN is written as null."""
+    """metrics.jsonl: one JSON object per event, flushed as it happens. A metric without a value is absent."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -51,9 +52,12 @@ class MetricsFile:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can hold it: NaN and infinities become None."""
+    """A value as JSON can hold it. Under a key, NaN is left out: a metric without a value is absent (L03).
+
+    Infinities, which say that something went wrong, and NaN in a list become None.
+    """
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items() if not _is_nan(item)}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
@@ -61,42 +65,19 @@ def plain(value: Any) -> Any:
     return value
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EvalResult:
-    """A held-out measure. Means are over measured trajectories; what they leave out is counted (R2)."""
-
-    sampling: str
-    """greedy or sampled."""
-    success: float
-    reward: float
-    num_tasks: int
-    num_unmeasured: int
-    endings: dict[str, int]
-    version: int
-    seconds: float
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
-def summarize(
-    groups: Sequence[Group], *, sampling: str, success_reward: float, version: int, seconds: float
-) -> EvalResult:
-    """The result of an evaluation with one or more samples per task."""
-    samples = [sample for group in groups for sample in group.samples]
-    rewards = [sample.reward for sample in samples if sample.reward is not None]
-    return EvalResult(
-        sampling=sampling,
-        success=mean([float(reward >= success_reward) for reward in rewards]),
-        reward=mean(rewards),
-        num_tasks=len(samples),
-        num_unmeasured=len(samples) - len(rewards),
-        endings=endings(samples),
-        version=version,
-        seconds=seconds,
-    )
-
-
-def endings(samples: Sequence[Sample]) -> dict[str, int]:
-    """How many trajectories ended in each StopReason."""
-    return dict(Counter(str(sample.trajectory.stop_reason) for sample in samples))
+def num_duplicates(groups: Sequence[Group]) -> int:
+    """Samples that sampled the very ids of an earlier sample of their group: many mean that seeds don't reach the
+    engine, or that the policy has collapsed."""
+    count = 0
+    for group in groups:
+        said = [tuple(tuple(turn.sampled_ids) for turn in s.trajectory.turns) for s in group.samples]
+        said = [ids for ids in said if ids]
+        count += len(said) - len(set(said))
+    return count
 
 
 def rollout_metrics(groups: Sequence[Group], seconds: float) -> dict[str, Any]:
@@ -107,10 +88,12 @@ def rollout_metrics(groups: Sequence[Group], seconds: float) -> dict[str, Any]:
     num_sampled = sum(sample.trajectory.num_sampled for sample in samples)
     return {
         "rollouts": len(samples),
-        "turns_mean": mean([float(len(sample.trajectory.turns)) for sample in samples]),
+        "turns_mean": len(turns) / len(samples) if samples else math.nan,
         "num_sampled_tokens": num_sampled,
+        "turn_tokens_max": max((len(turn.sampled_ids) for turn in turns if turn.trained), default=0),
+        "duplicate_completions": num_duplicates(groups),
         "tokens_per_s": num_sampled / seconds,
-        "endings": endings(samples),
+        **outcome(samples),
         "tool_calls": dict(calls),
         "unmeasured_reasons": dict(Counter(s.grade.unmeasured for s in samples if s.grade and s.grade.unmeasured)),
     }
@@ -124,11 +107,6 @@ def phase(seconds: dict[str, float], name: str) -> Iterator[None]:
         yield
     finally:
         seconds[name] = time.monotonic() - started
-
-
-def mean(values: Sequence[float]) -> float:
-    """NaN for no values: a mean of nothing is not 0."""
-    return sum(values) / len(values) if values else math.nan
 
 
 @dataclass(kw_only=True, slots=True)
@@ -146,10 +124,10 @@ class Summary:
     sampled_before: float | None
     sampled_after: float | None
     num_held_out_tasks: int
-    held_out_reward: float | None
-    """The mean of the last greedy measure."""
-    figures: dict[str, float]
-    """What the environment says beside it, see Environment.figures."""
+    evals: dict[str, dict[str, Any]]
+    """greedy_before, sampled_after, …: the whole of each held-out measure (see EvalResult)."""
+    references: dict[str, float]
+    """What the environment says beside them, see Environment.references."""
     paths: dict[str, str]
     phase_seconds: dict[str, float] = field(default_factory=dict)
 
@@ -165,7 +143,7 @@ def draw_curve(metrics_file: Path, picture: Path) -> None:
 
     records = [json.loads(line) for line in metrics_file.read_text(encoding="utf-8").splitlines()]
     # A resumed run measures some steps again: the last record of each counts.
-    steps = list({r["ordinal"]: r for r in records if r["kind"] == "step" and r["reward_mean"] is not None}.values())
+    steps = list({r["ordinal"]: r for r in records if r["kind"] == "step" and "reward_mean" in r}.values())
     evals = list({(r["ordinal"], r["sampling"]): r for r in records if r["kind"] == "eval"}.values())
     figure = Figure(figsize=(7, 4), layout="constrained")
     FigureCanvasAgg(figure)
@@ -174,7 +152,7 @@ def draw_curve(metrics_file: Path, picture: Path) -> None:
         [r["ordinal"] + 0.5 for r in steps], [r["reward_mean"] for r in steps], label="reward of a step's rollouts"
     )
     for sampling, marker in (("greedy", "o-"), ("sampled", "s--")):
-        points = [r for r in evals if r["sampling"] == sampling and r["success"] is not None]
+        points = [r for r in evals if r["sampling"] == sampling and "success" in r]
         axes.plot([r["ordinal"] for r in points], [r["success"] for r in points], marker, label=f"held-out, {sampling}")
     axes.set(xlabel="GRPO step", ylabel="reward, share solved")
     if all(0 <= r["reward_mean"] <= 1 for r in steps):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import platform
 import subprocess
 import time
@@ -17,14 +19,18 @@ from agentrl import plugins
 from agentrl.config import RunConfig
 from agentrl.environment import Environment
 from agentrl.errors import AgentRLError, ConfigError, StoreError
-from agentrl.progress import MetricsFile, Watcher
+from agentrl.interrupts import locked
+from agentrl.place import at
+from agentrl.progress import MetricsFile, Watcher, plain
+from agentrl.run_log import RunLog
 from agentrl.store.records import Lease, RunStatus
 from agentrl.store.store import Store
-from agentrl.train import checkpoint
+from agentrl.train import checkpoint, tensorboard
 from agentrl.types import Task
 
 PACKAGES = ("agentrl", "torch", "transformers", "tokenizers", "numpy", "sqlalchemy", "pydantic", "aiohttp")
 LEASE_HEARTBEAT_S = 30.0
+LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -39,28 +45,33 @@ class Run:
     env_class: type[Environment]
     watcher: Watcher
     metrics: MetricsFile
+    log: RunLog
+    scalars: tensorboard.Scalars | None
     started: float = field(default_factory=time.monotonic)
     phase_seconds: dict[str, float] = field(default_factory=dict)
-    _figures: dict[str, float] | None = None
+    _references: dict[str, float] | None = None
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Raises ConfigError where the environment has no such tasks."""
         return _tasks(self.config, self.env_class, split)
 
-    def figures(self, tasks: Sequence[Task]) -> dict[str, float]:
+    def references(self, tasks: Sequence[Task]) -> dict[str, float]:
         """What the environment has to say beside the held-out measure. Raises ConfigError."""
-        if self._figures is None:
+        if self._references is None:
             try:
-                self._figures = self.env_class.figures(self.config.env.options, tasks)
+                self._references = self.env_class.references(self.config.env.options, tasks)
             except AgentRLError:
                 raise
             except Exception as error:
-                raise ConfigError(f"environment {self.config.env.name!r}: figures raised {error!r}") from error
-        return self._figures
+                raise ConfigError(f"environment {self.config.env.name!r}: references raised {error!r}") from error
+        return self._references
 
     def event(self, kind: str, **values: Any) -> None:
-        """Tell the metrics file and whoever watches."""
+        """Tell the metrics file, the log, TensorBoard and whoever watches."""
         self.metrics.write(kind, values)
+        LOGGER.info("%s %s", kind, json.dumps(plain(values)))
+        if self.scalars is not None:
+            self.scalars.write(kind, values)
         self.watcher.event(kind, values)
 
     def add_seconds(self, seconds: dict[str, float]) -> None:
@@ -77,6 +88,8 @@ class Run:
 async def open_run(config: RunConfig, command: str, watcher: Watcher, model: Path | None = None) -> AsyncIterator[Run]:
     """Make the run's folder and its record; mark how it ended. `model`: the folder of its tokenizer, for `show`."""
     env_class = plugins.environment(config.env.name)
+    if config.log.tensorboard:
+        tensorboard.check_installed()
     folder = _make_folder(config, command)
     with _open_store(config) as store:
         run_id = await store.create_run(
@@ -96,47 +109,57 @@ async def open_run(config: RunConfig, command: str, watcher: Watcher, model: Pat
             env_class=env_class,
             watcher=watcher,
             metrics=MetricsFile(folder / "metrics.jsonl"),
+            log=RunLog(folder, run_id, config.log, config.secrets()),
+            scalars=tensorboard.Scalars(folder) if config.log.tensorboard else None,
         )
-        async with _ending(run):
-            yield run
+        with locked(folder):
+            async with _ending(run):
+                yield run
 
 
 @asynccontextmanager
 async def reopen_run(config: RunConfig, watcher: Watcher, run_id: str) -> AsyncIterator[tuple[Run, Path]]:
-    """A run that was stopped, and its last complete checkpoint."""
+    """A run that was stopped, and the model to go on from: its last complete checkpoint, or what it started from."""
     with _open_store(config) as store:
         record = store.find_run(run_id)
-        checkpoints = Path(record.folder) / "checkpoints"
-        latest = checkpoint.latest(checkpoints)
-        if latest is None:
-            raise ConfigError(f"run {record.id}: no complete checkpoint in {checkpoints}; start a new run")
+        folder = Path(record.folder)
+        if not folder.is_dir():
+            raise ConfigError(f"run {record.id}: its folder {folder} is gone; start a new run")
         run = Run(
             id=record.id,
-            command="train",
+            command=record.config["command"],
             config=config,
-            folder=Path(record.folder),
+            folder=folder,
             store=store,
             env_class=plugins.environment(config.env.name),
             watcher=watcher,
-            metrics=MetricsFile(Path(record.folder) / "metrics.jsonl"),
+            metrics=MetricsFile(folder / "metrics.jsonl"),
+            log=RunLog(folder, record.id, config.log, config.secrets()),
+            scalars=tensorboard.Scalars(folder) if config.log.tensorboard else None,
         )
-        async with _ending(run):
-            yield run, latest
+        with locked(folder):
+            async with _ending(run):
+                yield run, checkpoint.latest(folder / "checkpoints") or Path(record.config["model_folder"])
 
 
 @asynccontextmanager
 async def _ending(run: Run) -> AsyncIterator[None]:
     """Tell where the run is, and record how it ends."""
-    run.event("run", run=run.id, command=run.command, folder=str(run.folder), database=run.store.location)
     status = RunStatus.FAILED
-    try:
-        yield
-        status = RunStatus.COMPLETED
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        status = RunStatus.INTERRUPTED
-        raise
-    finally:
-        await run.store.finish_run(run.id, status)
+    with run.log, at(run=run.id):
+        run.event("run", run=run.id, command=run.command, folder=str(run.folder), database=run.store.location)
+        try:
+            yield
+            status = RunStatus.COMPLETED
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            status = RunStatus.INTERRUPTED
+            raise
+        finally:
+            await run.store.finish_run(run.id, status)
+            run.event("end", run=run.id, command=run.command, status=str(status), database=run.store.location)
+            if run.scalars is not None:
+                run.scalars.close()
+            LOGGER.info("the run is %s", status)
 
 
 def check_tasks(config: RunConfig, *splits: str) -> None:
@@ -199,9 +222,8 @@ def _make_folder(config: RunConfig, command: str) -> Path:
 
 
 def _open_store(config: RunConfig) -> Store:
-    target = config.store.url or str(Path(config.runs_dir) / "agentrl.db")
     try:
-        return Store.open(target)
+        return Store.open(config.database, busy_timeout_s=config.store.busy_timeout_s)
     except StoreError as error:
         raise StoreError(f"store.url: {error}") from error
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, create_model
@@ -68,7 +68,7 @@ class Tool(ABC):
 
 
 class FunctionTool(Tool):
-    """A tool from a typed function, sync or async. Sync functions run in the loop's bounded thread pool."""
+    """A tool from a typed function, sync or async. The AgentLoop runs sync functions in threads of their own."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -98,8 +98,18 @@ def tool(function: Callable[..., Any]) -> FunctionTool:
 
 
 def as_result(value: Any) -> ToolResult:
-    """A function's return value as a ToolResult."""
-    return value if isinstance(value, ToolResult) else ToolResult(content=str(value))
+    """A function's return value as a ToolResult: None is empty, bytes are text whose invalid UTF-8 can be restored."""
+    if isinstance(value, ToolResult):
+        return value if isinstance(value.content, str) else replace(value, content=_as_text(value.content))
+    return ToolResult(content=_as_text(value))
+
+
+def _as_text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode("utf-8", "surrogateescape")
+    return str(value)
 
 
 def _arguments_model(function: Callable[..., Any]) -> tuple[type[BaseModel], bool]:

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from agentrl.config import RunConfig, SamplingConfig
+from agentrl.config import EngineConfig, ModelConfig, RunConfig, SamplingConfig
 from agentrl.engine.embedded import EmbeddedEngine
 from agentrl.environment import Environment
 from agentrl.errors import ConfigError, ModelError
@@ -18,12 +18,15 @@ from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.loop import AgentLoop
 from agentrl.rollout.parser import HermesParser, write_reply
 from agentrl.rollout.pool import RolloutPool
+from agentrl.rollout.process import require_open_files, spare_collector
 from agentrl.rollout.renderer import Renderer
+from agentrl.rollout.retry import RetryPolicy
 from agentrl.rollout.samplers import EngineSampler, ReplySampler, ScriptedSampler
 from agentrl.run_folder import Run
 from agentrl.sync.memory import MemorySync
-from agentrl.train import tiny
+from agentrl.train import smollm2, tiny
 from agentrl.train.policy import Policy
+from agentrl.train.pretrained import local_folder
 from agentrl.train.trainer import Trainer
 from agentrl.types import Group, Task, derive_seed
 
@@ -80,8 +83,14 @@ class Player:
     """Of the weights in force."""
     last_step: int | None = None
     """Id of the last step that was recorded."""
+    steps_done: int = 0
+    """Steps of the surviving line that are recorded: the next step's ordinal."""
     num_planned: int = 0
     """Groups planned so far: the next ordinal in the plan."""
+    num_planned_before: int = 0
+    """The same as of the last step: from there a resumed run goes through the plan again."""
+    is_resumed: bool = False
+    """Was the run stopped before? Then groups of its plan may be in the store already."""
     noise: float = NOISE_FLOOR
     """Largest difference in logprob seen between trainer and engine with equal weights (nats)."""
 
@@ -97,6 +106,14 @@ class Player:
         sampler = EngineSampler(self.client)
         return make_pool(self.run, self.renderer, lambda env, task: sampler, window=self.window, sampling=sampling)
 
+    def take_engine_faults(self) -> dict[str, int]:
+        """Failed tries of requests by kind since the last call, also those that a later try made good."""
+        if self.client is None:
+            return {}
+        faults = {str(kind): num for kind, num in self.client.faults.items()}
+        self.client.faults.clear()
+        return faults
+
     def weights_hash(self) -> str:
         """Of the weights in force; empty where a server of somebody else holds them."""
         if self.policy is not None:
@@ -109,8 +126,9 @@ async def open_player(run: Run, model: Path) -> AsyncIterator[Player]:
     """An engine (ours, or the one at engine.url) whose start gate is passed."""
     config = run.config
     renderer = load_renderer(run, model)
-    async with open_engine(config, model) as (engine, client):
+    async with open_engine(run, model) as (engine, client):
         window = client.max_model_len or config.limits.max_context_tokens or 0
+        spare_collector()
         yield Player(run=run, renderer=renderer, window=window, engine=engine, client=client)
 
 
@@ -129,29 +147,49 @@ async def open_learner(run: Run, model: Path) -> AsyncIterator[Player]:
 
 
 @asynccontextmanager
-async def open_engine(config: RunConfig, model: Path) -> AsyncIterator[tuple[EmbeddedEngine | None, HttpClient]]:
+async def open_engine(run: Run, model: Path) -> AsyncIterator[tuple[EmbeddedEngine | None, HttpClient]]:
     """The engine and a checked client of it."""
-    options = config.engine
+    options = run.config.engine
+    # A server of our own is in this process, so that a connection has both its ends here.
+    require_open_files(run.config.rollout.concurrency * (1 if options.url else 2))
     if options.url is not None:
         # A server that reports no version serves the weights that it was started with: version 0 of this run.
-        async with HttpClient(
-            options.url, key=options.key, version=0, request_timeout_s=options.request_timeout_s
-        ) as client:
+        async with make_client(options, options.url, key=options.key, version=0) as client:
             await client.check()
             yield None, client
         return
-    engine = EmbeddedEngine(
+    engine = engine_class(options.name)(
         model,
         threads=options.threads,
         max_batch_tokens=options.max_batch_tokens,
         cache_tokens=options.cache_tokens,
     )
-    async with (
-        engine,
-        HttpClient(engine.url, key=engine.key, name=engine.name, request_timeout_s=options.request_timeout_s) as client,
-    ):
+    async with engine, make_client(options, engine.url, key=engine.key, name=engine.name) as client:
+        run.log.hide(engine.key)
         await client.check()
         yield engine, client
+
+
+def engine_class(name: str) -> type[EmbeddedEngine]:
+    """The engine of a name in `engine.name`."""
+    if name == "embedded":
+        return EmbeddedEngine
+    from agentrl.testing.engine import ScriptedEngine
+
+    return ScriptedEngine
+
+
+def make_client(options: EngineConfig, url: str, **of_server: Any) -> HttpClient:
+    """A client with the configured time limits and retries."""
+    return HttpClient(
+        url,
+        request_timeout_s=options.request_timeout_s,
+        connect_timeout_s=options.connect_timeout_s,
+        retry=RetryPolicy(
+            max_tries=options.max_tries, wait_s=options.retry_wait_s, max_wait_s=options.max_retry_wait_s
+        ),
+        **of_server,
+    )
 
 
 def open_policy(run: Run, model: Path) -> Policy:
@@ -197,9 +235,19 @@ def demonstrator_sampler(renderer: Renderer) -> MakeSampler:
 
 
 def load_renderer(run: Run, model_path: str | Path) -> Renderer:
-    """The model's renderer, after its start check (a template that fails it is refused)."""
+    """The model's renderer, after its start check; what it found out about the template is recorded in the run."""
     renderer = Renderer.from_pretrained(str(model_path), mode=run.config.rollout.renderer_mode)
     renderer.check(run.tool_specs())
+    run.event(
+        "model",
+        path=run.config.model.path,
+        folder=str(model_path),
+        source=smollm2.origin(model_path),
+        template_hash=renderer.template_hash,
+        tools_in_system=renderer.tools_in_system,
+        calls_in_content=renderer.template.calls_in_content,
+        renderer_mode=renderer.mode,
+    )
     return renderer
 
 
@@ -213,11 +261,14 @@ def endless(items: Sequence[T], seed: int) -> Iterator[T]:
         epoch += 1
 
 
-def check_model_path(path: str) -> None:
-    """Raises ModelError for what looks like a folder and isn't one, before anything heavy starts."""
-    looks_local = path.startswith((".", "/", "~")) or path.count("/") > 1
-    if looks_local and not (Path(path).expanduser() / "config.json").is_file():
-        raise ModelError(f"model.path={path}: no model folder there (config.json is missing); check the path")
+def pretrained_folder(config: ModelConfig) -> Path:
+    """The folder of model.path, converted or downloaded where it must be. Blocks; raises ModelError."""
+    if config.path == smollm2.NAME:
+        return smollm2.prepare(config.cache_dir)
+    looks_local = config.path.startswith((".", "/", "~")) or config.path.count("/") > 1
+    if looks_local and not (Path(config.path).expanduser() / "config.json").is_file():
+        raise ModelError(f"model.path={config.path}: no model folder there (config.json is missing); check the path")
+    return local_folder(config.path)
 
 
 def random_tiny(run: Run) -> Path:

@@ -8,7 +8,7 @@ import sys
 BENCHMARKS = (
     ["benchmarks.gradient"],
     ["benchmarks.parity"],
-    ["benchmarks.learning"],
+    ["benchmarks.learning", "--seeds", "0", "1", "2"],
     ["benchmarks.learning", "--control"],
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -55,18 +56,25 @@ class Display:
     def _run_line(self, values: dict[str, Any]) -> str:
         return f"{values['command']}: run {values['run']} in {values['folder']}"
 
+    def _end_line(self, values: dict[str, Any]) -> str:
+        if values["status"] == "completed" or values["command"] not in ("train", "eval"):
+            return ""
+        again = f"agentrl {values['command']} --resume {values['run']} --db {values['database']}"
+        return f"{values['status']}; go on with: {again}"
+
+    def _model_line(self, values: dict[str, Any]) -> str:
+        if not values["tools_in_system"]:
+            return ""
+        return "  the chat template doesn't show tools as they are called: the system message describes them"
+
     def _sft_line(self, values: dict[str, Any]) -> str:
         done = values["ordinal"] + 1
         return f"  sft {done:4d}  loss {number(values['loss'])}" if done % 25 == 0 else ""
 
     def _eval_line(self, values: dict[str, Any]) -> str:
         if values["sampling"] == "greedy":
-            self.held_out = values["success"]
-        left_out = f", {values['num_unmeasured']} unmeasured left out" if values["num_unmeasured"] else ""
-        return (
-            f"  held-out after {values['ordinal']} steps, {values['sampling']}: {number(values['success'])} "
-            f"of {values['num_tasks']} tasks{left_out}{_beside(values)}  ({values['seconds']:.0f} s)"
-        )
+            self.held_out = values.get("success")
+        return f"  held-out after {values['ordinal']} steps, {eval_text(values)}  ({values['seconds']:.0f} s)"
 
     def _step_line(self, values: dict[str, Any]) -> str:
         self._first_step_at = self._first_step_at or time.monotonic() - sum(values["seconds"].values())
@@ -86,20 +94,39 @@ def number(value: float | None) -> str:
     return "-" if value is None or value != value else f"{value:.3f}"
 
 
-def figures_text(figures: dict[str, float]) -> str:
+def references_text(references: dict[str, float]) -> str:
     """`random 0.014, optimal 1`"""
-    return ", ".join(f"{name} {f'{value:.3f}'.rstrip('0').rstrip('.')}" for name, value in figures.items())
-
-
-def _beside(values: dict[str, Any]) -> str:
-    """The mean reward of an eval event and the environment's figures, where it has any."""
-    figures = values["figures"]
-    return f", reward {number(values['reward'])} ({figures_text(figures)})" if figures else ""
+    return ", ".join(f"{name} {f'{value:.3f}'.rstrip('0').rstrip('.')}" for name, value in references.items())
 
 
 def duration(seconds: float) -> str:
     """`95` → `1:35`."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def eval_text(values: dict[str, Any]) -> str:
+    """An evaluation's figures on one line: what was scored, how sure it is, and what could not be measured."""
+    samples = values["samples_per_task"]
+    name = f"{values['sampling']}" + (f", avg@{samples}" if samples > 1 else "")
+    text = f"{name}: {number(values.get('success'))}{interval(values.get('success_interval'))}"
+    text += f" of {values['num_tasks']} tasks" + (f" × {samples} samples" if samples > 1 else "")
+    if values["k"] > 1:
+        text += f", pass@{values['k']} {number(values.get('pass_at_k'))}{interval(values.get('pass_at_k_interval'))}"
+        if values["num_pass_tasks"] < values["num_tasks"]:
+            text += f" of {values['num_pass_tasks']} tasks"
+    if values["num_unmeasured"]:
+        num_scored = values["num_samples"] - values["num_unmeasured"]
+        classes = ", ".join(f"{name} {share['num']:.0f}" for name, share in values["failures"].items())
+        text += f"; over the {num_scored} scored samples, of all {values['num_samples']} it is "
+        text += f"{number(values['success_of_all'])}: {values['num_unmeasured']} unmeasured ({classes})"
+    if values.get("references"):
+        text += f", reward {number(values.get('reward'))} ({references_text(values['references'])})"
+    return text
+
+
+def interval(bounds: Sequence[float] | None) -> str:
+    """A 95 % interval; nothing where there is none."""
+    return "" if bounds is None else f" [{bounds[0]:.3f}, {bounds[1]:.3f}]"
 
 
 def closing_lines(summary: Summary) -> list[str]:
@@ -111,8 +138,11 @@ def closing_lines(summary: Summary) -> list[str]:
         if summary.sampled_after is not None:
             sampled += f" → {number(summary.sampled_after)}"
         lines.append(f"held-out success (greedy): {number(summary.held_out_before)}{after}   sampled: {sampled}")
-    if summary.figures:
-        lines.append(f"held-out reward (greedy): {number(summary.held_out_reward)}   {figures_text(summary.figures)}")
+    if summary.references:
+        last = summary.evals.get("greedy_after") or summary.evals["greedy_before"]
+        lines.append(f"held-out reward (greedy): {number(last.get('reward'))}   {references_text(summary.references)}")
+    if summary.command == "eval":
+        lines += [f"  {eval_text(values)}" for values in summary.evals.values()]
     lines.append(f"{summary.command} took {duration(summary.seconds)} (min:s), seed {summary.seed}")
     width = max(map(len, summary.paths))
     lines += [f"  {name:{width}}  {path}" for name, path in summary.paths.items()]

@@ -1,4 +1,4 @@
-"""`agentrl show TRAJECTORY`: every turn with its tokens, mask, logprobs and versions."""
+"""`agentrl show TRAJECTORY [--by mask|logprob|version]`: every turn with its tokens, mask, logprobs and versions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rich.text import Text
+
+from agentrl.cli.colour import BY, NOT_SAMPLED, Printer, Style, joined, legend, style_by
 from agentrl.cli.common import add_db_argument, existing_database
-from agentrl.cli.transcript import ending_line, reward_text, visible
+from agentrl.cli.transcript import ending_line, reward_text
 from agentrl.store.records import StepUse
 from agentrl.types import Sample, Trajectory, Turn
 
@@ -17,6 +20,7 @@ Decode = Callable[[Sequence[int]], str]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trajectory", help="its id, or the beginning of it")
     add_db_argument(parser)
+    parser.add_argument("--by", choices=BY, default="mask", help="what colours the sampled tokens (mask)")
     parser.add_argument("--model", help="model folder whose tokenizer shows the text of each id (the run's)")
 
 
@@ -29,11 +33,13 @@ def run(options: argparse.Namespace) -> int:
         uses = store.steps_of(id)
         run_record = store.find_run(sample.trajectory.run)
     decode = _decoder(options.model or run_record.config.get("model_folder"))
-    print("\n".join(_head(sample)))
+    printer = Printer()
+    lines: list[str | Text] = [*_head(sample), *([legend(options.by)] if printer.has_colours else [])]
     for turn in sample.trajectory.turns:
-        print("\n".join(_turn_lines(sample.trajectory, turn, decode)))
-    print(f"{ending_line(sample.trajectory)}  {reward_text(sample)}")
-    print("".join(_use_line(use) for use in uses), end="")
+        lines += _turn_lines(sample.trajectory, turn, decode, style_by(options.by))
+    lines += [f"{ending_line(sample.trajectory)}  {reward_text(sample)}", *map(_use_line, uses)]
+    for line in lines:
+        printer.line(line)
     return 0
 
 
@@ -41,7 +47,7 @@ def _use_line(use: StepUse) -> str:
     row = use.row
     return (
         f"  trained on in step {use.step} of run {use.run} (ordinal {use.ordinal}): advantage {row.advantage:+.3f}, "
-        f"ratio mean {_number(row.ratio_mean)} max {_number(row.ratio_max)}, clipped {_number(row.clip_share)}\n"
+        f"ratio mean {_number(row.ratio_mean)} max {_number(row.ratio_max)}, clipped {_number(row.clip_share)}"
     )
 
 
@@ -55,32 +61,39 @@ def _head(sample: Sample) -> list[str]:
     ]
 
 
-def _turn_lines(trajectory: Trajectory, turn: Turn, decode: Decode | None) -> list[str]:
+def _turn_lines(trajectory: Trajectory, turn: Turn, decode: Decode | None, style: Style) -> list[str | Text]:
     versions = sorted(set(turn.versions))
-    lines = [
+    lines: list[str | Text] = [
         f"turn {turn.index}  sampler {turn.sampler}  context {len(trajectory.context(turn.index))} ids "
         f"(keeps {turn.keep}, new {len(turn.prompt_ids)})  sampled {len(turn.sampled_ids)}  versions {versions}"
     ]
-    lines += [f"  {message.role}: {visible(message.text)}" for message in turn.prompt_messages]
-    lines.append("  ids that nobody sampled (mask 0): " + _tokens(turn.prompt_ids, decode))
-    lines.append("  sampled (mask 1): " + ("" if turn.sampled_ids else "nothing"))
-    columns = zip(turn.sampled_ids, turn.logprobs, turn.versions, strict=True)
+    lines += [f"  {message.role}: {message.text}" for message in turn.prompt_messages]
+    dull = [(text, NOT_SAMPLED) for text in _tokens(turn.prompt_ids, decode)]
+    lines.append(joined([("  ids that nobody sampled (mask 0): ", ""), *dull]))
+    columns = list(zip(turn.sampled_ids, turn.logprobs, turn.versions, strict=True))
+    styles = [style(logprob, version) for _, logprob, version in columns]
+    bright = list(zip(_tokens(turn.sampled_ids, decode), styles, strict=True)) or [("nothing", "")]
+    lines.append(joined([("  sampled (mask 1): ", ""), *bright]))
     for place, (token, logprob, version) in enumerate(columns):
-        text = "" if decode is None else f"  {visible(decode([token]))!r}"
-        lines.append(f"    {place:4d}  id {token:7d}  logprob {_number(logprob):>8}  version {version}{text}")
+        text = "" if decode is None else f"  {decode([token])!r}"
+        row = f"    {place:4d}  id {token:7d}  logprob {_number(logprob):>8}  version {version}{text}"
+        lines.append(joined([(row, styles[place])]))
     for call in turn.tool_calls:
         start, end = call.span
         lines.append(
-            f"  call {visible(call.call.name)}({visible(call.call.arguments)}) ids [{start}, {end}) {call.status} "
-            f"→ {visible((call.result or '')[:200])}"
+            f"  call {call.call.name}({call.call.arguments}) ids [{start}, {end}) {call.status} "
+            f"→ {(call.result or '')[:200]}"
         )
     return lines
 
 
-def _tokens(ids: list[int], decode: Decode | None) -> str:
+def _tokens(ids: list[int], decode: Decode | None) -> list[str]:
+    """Each id's text with what parts it from the next."""
     if decode is None:
-        return " ".join(map(str, ids))
-    return "|".join(visible(decode([token])).replace("\n", "\\n") for token in ids)
+        return [f"{token} " for token in ids]
+    return [
+        decode([token]).replace("\n", "\\n") + ("|" if place < len(ids) else "") for place, token in enumerate(ids, 1)
+    ]
 
 
 def _decoder(model: str | None) -> Decode | None:

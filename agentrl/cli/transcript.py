@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agentrl.cli.display import number
 from agentrl.types import Message, ParsedCall, Sample, Trajectory, Turn
+from agentrl.visible import visible
 
 
 def transcript(sample: Sample) -> str:
@@ -14,7 +15,7 @@ def transcript(sample: Sample) -> str:
         lines += [_message_line(message) for message in turn.prompt_messages]
         lines += _reply_lines(turn)
     lines.append(ending_line(trajectory) + f"  {reward_text(sample)}")
-    return "\n".join(lines) + "\n"
+    return visible("\n".join(lines)) + "\n"
 
 
 def ending_line(trajectory: Trajectory) -> str:
@@ -30,13 +31,6 @@ def reward_text(sample: Sample) -> str:
     if sample.grade.reward is None:
         return f"unmeasured: {visible(sample.grade.unmeasured or '')}"
     return f"reward {number(sample.grade.reward)}"
-
-
-def visible(text: str) -> str:
-    """Text that can't move the cursor, ring the bell or turn the line around."""
-    return "".join(
-        c if c.isprintable() or c == "\n" else c.encode("unicode_escape", "surrogatepass").decode() for c in text
-    )
 
 
 def _message_line(message: Message) -> str:

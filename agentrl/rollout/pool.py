@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from agentrl.config import RolloutConfig
+from agentrl.errors import FaultShareError
+from agentrl.place import at
 from agentrl.rollout.loop import AgentLoop, RolloutSpec
-from agentrl.types import Group, Sample
+from agentrl.types import Group, Sample, StopReason
 
 OnSample = Callable[[Sample], None]
+CUT_OFF = (None, StopReason.CANCELLED, StopReason.INTERRUPTED, StopReason.LOST)
+"""How an attempt looks that a crash or a stop cut off."""
+MIN_SAMPLES = 20
+"""Below this many samples a share says little; fewer are judged when all have ended."""
+
+
+LOGGER = logging.getLogger(__name__)
 
 
 class RolloutPool:
@@ -23,18 +34,23 @@ class RolloutPool:
         self._slots = asyncio.Semaphore(config.concurrency)
 
     async def run(self, groups: Sequence[Group], on_sample: OnSample = lambda sample: None) -> list[Group]:
-        """Fill each group with the final attempt of each sample; `on_sample` hears of every attempt."""
+        """Fill each group with the final attempt of each sample; `on_sample` hears of every attempt.
+
+        What a group holds already is kept: of a group that is given out again only the rest is played. Raises
+        FaultShareError as soon as too many samples ended in a fault; the others are cancelled and stored so.
+        """
+        gauge = FaultGauge(self.config.max_fault_share, sum(group.size for group in groups))
         async with asyncio.TaskGroup() as tasks:
             for group in groups:
-                tasks.create_task(self._run_group(group, on_sample))
+                tasks.create_task(self._run_group(group, on_sample, gauge))
         return list(groups)
 
-    async def _run_group(self, group: Group, on_sample: OnSample) -> None:
+    async def _run_group(self, group: Group, on_sample: OnSample, gauge: FaultGauge) -> None:
         async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(self._run_sample(group, n, on_sample)) for n in range(group.size)]
+            running = [tasks.create_task(self._run_sample(group, n, on_sample, gauge)) for n in range(group.size)]
         group.samples = [task.result() for task in running]
 
-    async def _run_sample(self, group: Group, number: int, on_sample: OnSample) -> Sample:
+    async def _run_sample(self, group: Group, number: int, on_sample: OnSample, gauge: FaultGauge) -> Sample:
         spec = RolloutSpec(
             run=group.run,
             task=group.task,
@@ -42,13 +58,75 @@ class RolloutPool:
             ordinal=group.ordinal,
             lease_generation=group.lease_generation,
             sample=number,
+            reissue=group.reissue,
             run_seed=self.run_seed,
         )
-        for attempt in range(self.config.max_attempts):
-            async with self._slots:
-                sample = await self.loop.run(replace(spec, attempt=attempt))
+        sample = await self._kept(group, number)
+        first = self._next_attempt(sample)
+        for attempt in range(first, self.config.max_attempts):
+            with at(task=group.task.id, sample=number, attempt=attempt):
+                async with self._slots:
+                    sample = await self.loop.run(replace(spec, attempt=attempt))
+                _log(sample)
             on_sample(sample)
             reason = sample.trajectory.stop_reason
             if reason is None or not reason.ending.retried:
                 break
+        assert sample is not None
+        gauge.add(sample)
         return sample
+
+    async def _kept(self, group: Group, number: int) -> Sample | None:
+        """What there is of a sample; graded now if only that was missing."""
+        kept = next((sample for sample in group.samples if sample.trajectory.sample == number), None)
+        if kept is None or kept.grade is not None or kept.trajectory.stop_reason in CUT_OFF:
+            return kept
+        return await self.loop.grade(kept.trajectory, group.lease_generation)
+
+    def _next_attempt(self, kept: Sample | None) -> int:
+        """The attempt that is due; max_attempts: none. What was cut off is played again with the same seeds."""
+        if kept is None:
+            return 0
+        attempt, reason = kept.trajectory.attempt, kept.trajectory.stop_reason
+        if reason is None or reason in CUT_OFF:
+            return attempt
+        return attempt + 1 if reason.ending.retried else self.config.max_attempts
+
+
+class FaultGauge:
+    """The share of samples whose last attempt ended in a fault. Past the limit the run stops with a name."""
+
+    def __init__(self, max_share: float, num_samples: int) -> None:
+        self.max_share = max_share
+        self.num_needed = min(MIN_SAMPLES, num_samples)
+        self.endings: Counter[StopReason] = Counter()
+
+    def add(self, sample: Sample) -> None:
+        """Count a sample's final attempt. Raises FaultShareError."""
+        trajectory = sample.trajectory
+        assert trajectory.stop_reason is not None
+        self.endings[trajectory.stop_reason] += 1
+        faults = {reason: num for reason, num in self.endings.items() if reason.ending.retried}
+        num_ended, num_faults = self.endings.total(), sum(faults.values())
+        if num_ended < self.num_needed or num_faults <= self.max_share * num_ended:
+            return
+        counts = ", ".join(f"{reason} {num}" for reason, num in faults.items())
+        raise FaultShareError(
+            f"{num_faults} of {num_ended} rollouts ended in a fault ({counts}), more than "
+            f"rollout.max_fault_share={self.max_share:g} allows. The last one, trajectory {trajectory.id}: "
+            f"{_first_line(trajectory.error)}"
+        )
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "no error was recorded").partition("\n")[0]
+
+
+def _log(sample: Sample) -> None:
+    """What went wrong around the agent, as a warning; what is data, for who looks close."""
+    trajectory, grade = sample.trajectory, sample.grade
+    reason = trajectory.stop_reason
+    is_fault = reason is None or not reason.ending.graded
+    LOGGER.log(logging.WARNING if is_fault else logging.DEBUG, "ended as %s: %s", reason, trajectory.error)
+    if grade is not None and grade.reward is None:
+        LOGGER.warning("no reward could be measured: %s", grade.unmeasured)

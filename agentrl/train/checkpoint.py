@@ -88,15 +88,41 @@ def verify(folder: str | Path) -> dict[str, Any]:
 
 def latest(run_folder: str | Path) -> Path | None:
     """The complete checkpoint that was saved last among the folders in `run_folder`, or None."""
-    run_folder = Path(run_folder)
+    records = _records(Path(run_folder))
+    return max(records, key=lambda path: records[path]["saved_at_ns"], default=None)
+
+
+def is_checkpoint(folder: str | Path) -> bool:
+    """Is it one of ours, rather than a model folder from elsewhere?"""
+    return (Path(folder) / STATE_FILE).exists()
+
+
+def prune(run_folder: str | Path, *, keep_last: int, keep_best: bool) -> None:
+    """Delete all complete checkpoints but the newest `keep_last` and, if asked, the best: highest `held_out`.
+
+    What a crash left half written goes too: one process at a time works on a run.
+    """
+    for path in Path(run_folder).glob(f"{PARTIAL}*"):
+        shutil.rmtree(path, ignore_errors=True)
+    records = _records(Path(run_folder))
+    newest = sorted(records, key=lambda path: records[path]["saved_at_ns"])
+    kept = set(newest[-keep_last:])
+    measured = [path for path in newest if records[path]["state"].get("held_out") is not None]
+    if keep_best and measured:
+        kept.add(max(measured, key=lambda path: records[path]["state"]["held_out"]))
+    for path in set(records) - kept:
+        # First out of sight: a deletion that is cut off leaves nothing that looks like a checkpoint.
+        gone = path.with_name(f"{PARTIAL}{path.name}-{os.getpid()}-old")
+        path.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def _records(run_folder: Path) -> dict[Path, dict[str, Any]]:
+    """The complete checkpoints in a folder, with their records."""
     if not run_folder.is_dir():
-        return None
-    saved = {
-        path: record["saved_at_ns"]
-        for path in run_folder.iterdir()
-        if not path.name.startswith(PARTIAL) and (record := _record(path)) is not None
-    }
-    return max(saved, key=lambda path: saved[path], default=None)
+        return {}
+    paths = [path for path in run_folder.iterdir() if not path.name.startswith(PARTIAL)]
+    return {path: record for path in paths if (record := _record(path)) is not None}
 
 
 def _record(folder: Path) -> dict[str, Any] | None:

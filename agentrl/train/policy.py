@@ -24,7 +24,10 @@ from agentrl.batch.packing import MicroBatch
 from agentrl.errors import ModelError
 from agentrl.train import process_group
 from agentrl.train.packed import PackedModel, check_forward, check_options, choose_attention, decoder_layers
+from agentrl.train.pretrained import local_folder
 
+UNBOUNDED = 1 << 30
+"""Positions of a model whose config names no limit."""
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -81,7 +84,7 @@ class Policy:
         dtype: torch.dtype = torch.float32,
     ) -> Policy:
         """The model in a Hugging Face folder, or of a Hugging Face id. Raises ModelError if it isn't there."""
-        folder = _folder(path)
+        folder = local_folder(path)
         with _global_generator_kept(), _model_errors(f"no causal language model could be loaded from {folder}"):
             model = transformers.AutoModelForCausalLM.from_pretrained(
                 folder, dtype=torch.promote_types(dtype, torch.float32), attn_implementation="sdpa"
@@ -139,6 +142,11 @@ class Policy:
     def loss_dtype(self) -> torch.dtype:
         """What logprobs and losses are computed in: float32, or float64 for a float64 model."""
         return torch.promote_types(self.dtype, torch.float32)
+
+    @property
+    def max_positions(self) -> int:
+        """The longest sequence that the model was made for, in ids."""
+        return int(getattr(self.model.config, "max_position_embeddings", UNBOUNDED))
 
     def forward(self, micro_batch: MicroBatch) -> tuple[Tensor, Tensor]:
         """Logprobs and entropies (without gradient) of the selected ids, each [S]."""
@@ -264,15 +272,3 @@ def _model_errors(problem: str) -> Iterator[None]:
         yield
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{problem}: {error}") from error
-
-
-def _folder(path: str | Path) -> Path:
-    """A local folder as it is; a Hugging Face id from the local cache, or downloaded."""
-    if Path(path).is_dir():
-        return Path(path)
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(str(path)))
-    except Exception as error:  # the hub client raises a dozen unrelated types, network ones included
-        raise ModelError(f"no model at {path}: not a folder, and not to be had from Hugging Face ({error})") from error

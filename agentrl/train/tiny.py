@@ -122,8 +122,13 @@ def cache_folder(root: str | None, env: str, recipe: dict[str, Any]) -> Path:
     """Where the model of this recipe (everything that its weights depend on) is kept."""
     versions = {name: metadata.version(name) for name in ("agentrl", "torch", "transformers", "tokenizers")}
     digest = hashlib.sha256(json.dumps([recipe, versions], sort_keys=True).encode()).hexdigest()[:12]
+    return cache_root(root) / f"tiny-{env}-{digest}"
+
+
+def cache_root(root: str | None) -> Path:
+    """Where made models are kept: `root` (model.cache_dir), else ~/.cache/agentrl."""
     base = Path(root).expanduser() if root else Path.home() / ".cache" / "agentrl"
-    return base.resolve() / f"tiny-{env}-{digest}"
+    return base.resolve()
 
 
 def is_kept(folder: Path) -> bool:

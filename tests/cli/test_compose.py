@@ -59,7 +59,7 @@ def test_env_can_be_given_as_a_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--cfg", "env=calculator", "env.level=3"]) == 0
     assert yaml.safe_load(capsys.readouterr().out)["env"] == {
         "name": "calculator", "level": 3, "max_operand": 20, "train_tasks": 4096, "held_out_tasks": 512, "task_seed": 0,
-            "hasty": 0.65,
+            "hasty": 0.65, "lying": False,
     }  # fmt: skip
 
 
