@@ -36,7 +36,7 @@ from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.loop import AgentLoop
 from agentrl.rollout.parser import HermesParser, write_reply
 from agentrl.rollout.pool import RolloutPool
-from agentrl.rollout.process import require_open_files, spare_collector
+from agentrl.rollout.process import collector_spared, require_open_files
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.samplers import EngineSampler
 from agentrl.store.store import Store
@@ -164,9 +164,9 @@ async def compare(options: argparse.Namespace) -> bool:
     tasks = [tasks[i % len(tasks)].model_copy(update={"id": str(i)}) for i in range(options.rollouts)]
     renderer = make_renderer(tasks[:512])
     require_open_files(options.concurrency)
-    spare_collector()  # as a run does; the yardstick profits as much
     load = os.getloadavg()[0]
     with (
+        collector_spared(),  # as in a run; the yardstick profits as much
         tempfile.TemporaryDirectory() as folder,
         Store.open(Path(folder) / "loop.db") as store,
         endpoint("--replies", json.dumps(replies(renderer))) as (url, key),

@@ -85,7 +85,7 @@ class Display:
         return (
             f"  step {done:3d}/{self.total_steps}  reward {number(values['reward_mean'])}{left_out}  "
             f"held-out {number(self.held_out)}  {values['tokens_per_s']:5.0f} tokens/s  "
-            f"left {duration(left)}  [{phases} s]"
+            f"left {duration(left)}  [{phases} s]{why_not_normal(values)}"
         )
 
 
@@ -97,6 +97,20 @@ def number(value: float | None) -> str:
 def references_text(references: dict[str, float]) -> str:
     """`random 0.014, optimal 1`"""
     return ", ".join(f"{name} {f'{value:.3f}'.rstrip('0').rstrip('.')}" for name, value in references.items())
+
+
+def why_not_normal(values: dict[str, Any]) -> str:
+    """What to say of a step that changed no weights, or not with all of its updates; empty for a normal one."""
+    if values["num_skipped_updates"]:
+        return f"  SKIPPED {values['num_skipped_updates']} updates: {', '.join(values['skipped_updates'].values())}"
+    if values["num_updates"]:
+        return ""
+    if not values["num_groups"]:
+        return "  NO SIGNAL: no group has two measured samples"
+    shares = (f"{values[name]:.0%} {what}" for name, what in (("all_zero_share", "all 0"), ("all_one_share", "all 1")))
+    return (
+        f"  NO SIGNAL: rewards are equal within {values['zero_variance_share']:.0%} of the groups ({', '.join(shares)})"
+    )
 
 
 def duration(seconds: float) -> str:

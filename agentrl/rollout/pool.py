@@ -17,8 +17,6 @@ from agentrl.types import Group, Sample, StopReason
 OnSample = Callable[[Sample], None]
 CUT_OFF = (None, StopReason.CANCELLED, StopReason.INTERRUPTED, StopReason.LOST)
 """How an attempt looks that a crash or a stop cut off."""
-MIN_SAMPLES = 20
-"""Below this many samples a share says little; fewer are judged when all have ended."""
 
 
 LOGGER = logging.getLogger(__name__)
@@ -37,7 +35,7 @@ class RolloutPool:
         """Fill each group with the final attempt of each sample; `on_sample` hears of every attempt.
 
         What a group holds already is kept: of a group that is given out again only the rest is played. Raises
-        FaultShareError as soon as too many samples ended in a fault; the others are cancelled and stored so.
+        FaultShareError as soon as too many samples have ended in a fault; the others are cancelled and stored so.
         """
         gauge = FaultGauge(self.config.max_fault_share, sum(group.size for group in groups))
         async with asyncio.TaskGroup() as tasks:
@@ -94,25 +92,28 @@ class RolloutPool:
 
 
 class FaultGauge:
-    """The share of samples whose last attempt ended in a fault. Past the limit the run stops with a name."""
+    """Stops the run, with a name, once more than a share of its samples ended in a fault.
+
+    The share is of all samples, not of those that have ended: faults end faster than what goes well.
+    """
 
     def __init__(self, max_share: float, num_samples: int) -> None:
         self.max_share = max_share
-        self.num_needed = min(MIN_SAMPLES, num_samples)
-        self.endings: Counter[StopReason] = Counter()
+        self.num_samples = num_samples
+        self.faults: Counter[StopReason] = Counter()
 
     def add(self, sample: Sample) -> None:
         """Count a sample's final attempt. Raises FaultShareError."""
         trajectory = sample.trajectory
         assert trajectory.stop_reason is not None
-        self.endings[trajectory.stop_reason] += 1
-        faults = {reason: num for reason, num in self.endings.items() if reason.ending.retried}
-        num_ended, num_faults = self.endings.total(), sum(faults.values())
-        if num_ended < self.num_needed or num_faults <= self.max_share * num_ended:
+        if not trajectory.stop_reason.ending.retried:
             return
-        counts = ", ".join(f"{reason} {num}" for reason, num in faults.items())
+        self.faults[trajectory.stop_reason] += 1
+        if self.faults.total() <= self.max_share * self.num_samples:
+            return
+        counts = ", ".join(f"{reason} {num}" for reason, num in self.faults.items())
         raise FaultShareError(
-            f"{num_faults} of {num_ended} rollouts ended in a fault ({counts}), more than "
+            f"{self.faults.total()} of {self.num_samples} rollouts ended in a fault ({counts}), more than "
             f"rollout.max_fault_share={self.max_share:g} allows. The last one, trajectory {trajectory.id}: "
             f"{_first_line(trajectory.error)}"
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from agentrl.errors import ConfigError
 
@@ -29,11 +31,16 @@ def require_open_files(num_connections: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-def spare_collector() -> None:
-    """Tell the garbage collector to leave alone what is there by now: models and libraries, a million objects.
+@contextmanager
+def collector_spared() -> Iterator[None]:
+    """The garbage collector leaves alone what is there by now: models and libraries, a million objects.
 
-    They live as long as the process, and a full collection would walk over them again and again while rollouts fill
-    the memory: it took a quarter of the loop's CPU time.
+    They stay for the whole block, and a full collection would walk over them again and again while rollouts fill the
+    memory: it took a quarter of the loop's CPU time.
     """
     gc.collect()
     gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
