@@ -7,6 +7,7 @@ turns' rewards.
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections.abc import Iterator, Sequence
@@ -49,6 +50,8 @@ class GymnasiumEnvironment(Environment):
 
     Config = GymnasiumConfig
     version = "1"
+    min_oracle_reward = -math.inf
+    """No bound holds for every environment and seed: optimal play may lose."""
     config: GymnasiumConfig
 
     def __init__(self, config: EnvironmentConfig) -> None:

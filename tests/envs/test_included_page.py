@@ -97,3 +97,15 @@ def test_the_figures_of_the_page() -> None:
         (names,) = re.findall(rf"^\| {name} \| ([a-z, ]+) \|$", PAGE, re.M)
         help_text = GymnasiumEnvironment.tasks(GymnasiumConfig(id=name, train_tasks=1), "train")[0].messages[0].text
         assert re.findall(r"<action>(\w+)</action>", help_text) == names.split(", ")
+
+
+@pytest.mark.parametrize("id", ["FrozenLake-v1", "Taxi-v4", "CliffWalking-v1", "Blackjack-v1", "CartPole-v1"])
+def test_gymnasium_keeps_the_contract(id: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["env", "check", "gymnasium", f"env.id={id}", "env.train_tasks=20"]) == 0
+    assert "✗" not in capsys.readouterr().out
+
+
+def test_dataset_keeps_the_contract(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["env.path=sums.jsonl", "env.held_out_fraction=0.3", "env.reward=my_rewards:close"]
+    assert main(["env", "check", "dataset", *options]) == 0
+    assert "✗" not in capsys.readouterr().out
