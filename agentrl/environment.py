@@ -66,6 +66,12 @@ class StepResult:
     """The environment cut it off; the stop reason is env_truncated."""
 
 
+def tool_messages(reply: Message, results: Sequence[ToolResult]) -> list[Message]:
+    """The results of a reply's tool calls, as messages."""
+    pairs = zip(reply.tool_calls, results, strict=True)
+    return [Message(role="tool", content=r.content, tool_call_id=c.id, name=c.name) for c, r in pairs]
+
+
 class Environment(ABC):
     """One episode of one task. A plugin subclasses it and registers in the entry-point group agentrl.envs."""
 
@@ -101,8 +107,7 @@ class Environment(ABC):
 
     async def step(self, reply: Message, results: Sequence[ToolResult]) -> StepResult:
         """Answer a reply. By default tool results go back, and a reply without calls ends the episode."""
-        pairs = zip(reply.tool_calls, results, strict=True)
-        messages = [Message(role="tool", content=r.content, tool_call_id=c.id, name=c.name) for c, r in pairs]
+        messages = tool_messages(reply, results)
         return StepResult(messages=messages, terminated=not results or any(r.terminated for r in results))
 
     async def collect(self) -> Artifacts:
@@ -115,7 +120,7 @@ class Environment(ABC):
         """Measure the episode. It may run again years later: use only what is passed in."""
 
     @classmethod
-    def figures(cls, config: EnvironmentConfig, tasks: Sequence[Task]) -> dict[str, float]:
+    def references(cls, config: EnvironmentConfig, tasks: Sequence[Task]) -> dict[str, float]:
         """What to show beside the held-out reward on these tasks, e.g. the return of random and of optimal play."""
         return {}
 

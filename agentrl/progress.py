@@ -126,10 +126,8 @@ class Summary:
     num_held_out_tasks: int
     evals: dict[str, dict[str, Any]]
     """greedy_before, sampled_after, …: the whole of each held-out measure (see EvalResult)."""
-    held_out_reward: float | None
-    """The mean of the last greedy measure."""
-    figures: dict[str, float]
-    """What the environment says beside it, see Environment.figures."""
+    references: dict[str, float]
+    """What the environment says beside them, see Environment.references."""
     paths: dict[str, str]
     phase_seconds: dict[str, float] = field(default_factory=dict)
 

@@ -367,7 +367,7 @@ async def evaluate(player: Player, ordinal: int) -> list[EvalResult]:
     modes = {"greedy": (greedy, 1, 1)}
     modes |= {"sampled": (config.sampling, config.eval.samples, config.eval.k)} if config.eval.sampled else {}
     results = []
-    figures = run.figures(tasks)
+    references = run.references(tasks)
     for name, (sampling, size, k) in modes.items():
         started = time.monotonic()
         groups = await collect(player, player.pool(sampling), tasks, purpose=Purpose.EVAL, size=size)
@@ -380,7 +380,7 @@ async def evaluate(player: Player, ordinal: int) -> list[EvalResult]:
             seconds=time.monotonic() - started,
         )
         run.add_seconds({"eval": result.seconds})
-        run.event("eval", ordinal=ordinal, **result.figures(), figures=figures)
+        run.event("eval", ordinal=ordinal, **result.figures(), references=references)
         results.append(result)
     return results
 
@@ -463,7 +463,6 @@ def finish(player: Player, steps: int, before: Sequence[EvalResult], after: Sequ
     evals = {f"{result.sampling}_before": result for result in before}
     evals |= {f"{result.sampling}_after": result for result in after}
     success = {name: result.success for name, result in evals.items()}
-    rewards = {result.sampling: result.reward for result in [*before, *after]}
     summary = Summary(
         run=run.id,
         command=run.command,
@@ -477,8 +476,7 @@ def finish(player: Player, steps: int, before: Sequence[EvalResult], after: Sequ
         sampled_after=success.get("sampled_after"),
         num_held_out_tasks=max((result.num_tasks for result in before), default=0),
         evals={name: result.figures() for name, result in evals.items()},
-        held_out_reward=rewards.get("greedy"),
-        figures=run.figures(run.tasks("held_out")) if before else {},
+        references=run.references(run.tasks("held_out")) if before else {},
         paths={name: str(path) for name, path in paths.items()},
         phase_seconds=run.phase_seconds,
     )

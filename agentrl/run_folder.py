@@ -54,22 +54,22 @@ class Run:
     """Who answers `ctx.chat`."""
     started: float = field(default_factory=time.monotonic)
     phase_seconds: dict[str, float] = field(default_factory=dict)
-    _figures: dict[str, float] | None = None
+    _references: dict[str, float] | None = None
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Raises ConfigError where the environment has no such tasks."""
         return _tasks(self.config, self.env_class, split)
 
-    def figures(self, tasks: Sequence[Task]) -> dict[str, float]:
+    def references(self, tasks: Sequence[Task]) -> dict[str, float]:
         """What the environment has to say beside the held-out measure. Raises ConfigError."""
-        if self._figures is None:
+        if self._references is None:
             try:
-                self._figures = self.env_class.figures(self.config.env.options, tasks)
+                self._references = self.env_class.references(self.config.env.options, tasks)
             except AgentRLError:
                 raise
             except Exception as error:
-                raise ConfigError(f"environment {self.config.env.name!r}: figures raised {error!r}") from error
-        return self._figures
+                raise ConfigError(f"environment {self.config.env.name!r}: references raised {error!r}") from error
+        return self._references
 
     def event(self, kind: str, **values: Any) -> None:
         """Tell the metrics file, the log, TensorBoard and whoever watches."""

@@ -6,7 +6,7 @@ model replies once; with tools it calls them until it replies without a call.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -110,7 +110,7 @@ class Dataset(Environment):
         return tasks
 
     @classmethod
-    def figures(cls, config: EnvironmentConfig, tasks: Sequence[Task]) -> dict[str, float]:
+    def references(cls, config: EnvironmentConfig, tasks: Sequence[Task]) -> dict[str, float]:
         """How many examples there are, and how many were left out as duplicates."""
         assert isinstance(config, DatasetConfig)
         splits = _load(config.model_dump_json())
@@ -122,8 +122,10 @@ class Dataset(Environment):
         return Artifacts(data={"reward": self.config.reward})
 
     @classmethod
-    async def grade(cls, task: Task, trajectory: Trajectory, artifacts: Artifacts, ctx: EnvironmentContext) -> Grade:
-        return await rewards.grade(str(artifacts.data["reward"]), task, trajectory)
+    def grade(  # type: ignore[override]  # plain, so that it runs in a thread: reward functions may block
+        cls, task: Task, trajectory: Trajectory, artifacts: Artifacts, ctx: EnvironmentContext
+    ) -> Grade | Awaitable[Grade]:
+        return rewards.grade(str(artifacts.data["reward"]), task, trajectory)
 
     def oracle(self, task: Task) -> Oracle | None:
         """Says the answer; None where the example has none."""

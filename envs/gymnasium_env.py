@@ -7,15 +7,25 @@ turns' rewards.
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from operator import index
 from typing import Any
 
 from pydantic import JsonValue
 
-from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, Oracle, StepResult
+from agentrl.environment import (
+    Environment,
+    EnvironmentConfig,
+    EnvironmentContext,
+    Oracle,
+    StepResult,
+    tool_messages,
+)
 from agentrl.envs.gymnasium_play import (
     GymnasiumConfig,
     best_play,
@@ -25,7 +35,6 @@ from agentrl.envs.gymnasium_play import (
     random_return,
     transition_table,
 )
-from agentrl.envs.worker import Worker
 from agentrl.errors import ConfigError
 from agentrl.tool import ToolResult
 from agentrl.types import Artifacts, Grade, Message, StopReason, Task, Trajectory
@@ -41,11 +50,14 @@ class GymnasiumEnvironment(Environment):
 
     Config = GymnasiumConfig
     version = "1"
+    min_oracle_reward = -math.inf
+    """No bound holds for every environment and seed: optimal play may lose."""
     config: GymnasiumConfig
 
     def __init__(self, config: EnvironmentConfig) -> None:
         super().__init__(config)
-        self._worker = Worker()
+        self._lock = threading.Lock()
+        self._is_closing = False
         self._env: Any = None
         self._observation: Any = None
         self._num_steps = 0
@@ -65,7 +77,7 @@ class GymnasiumEnvironment(Environment):
         return _tasks(config.model_dump_json(), split, first, count)
 
     @classmethod
-    def figures(cls, config: EnvironmentConfig, tasks: Sequence[Task]) -> dict[str, float]:
+    def references(cls, config: EnvironmentConfig, tasks: Sequence[Task]) -> dict[str, float]:
         """The expected return of random play, and of optimal play where the environment has a transition table."""
         assert isinstance(config, GymnasiumConfig)
         known_table = transition_table(config)
@@ -76,12 +88,21 @@ class GymnasiumEnvironment(Environment):
         values = {"random": table.random_values(max_steps), "optimal": table.optimal_values(max_steps)}
         return {name: float(value[starts].mean()) for name, value in values.items() if value is not None}
 
-    async def reset(self, task: Task, ctx: EnvironmentContext) -> list[Message]:
-        text = await self._worker.run(lambda: self._reset(_seed(task)))
-        return [task.messages[0], Message(role="user", content=text)]
+    def reset(  # type: ignore[override]  # plain like step and close, so that they run in threads
+        self, task: Task, ctx: EnvironmentContext
+    ) -> list[Message]:
+        with self._alone():
+            self._env = make(self.config, ansi=face(self.config).is_ansi)
+            self._observation, _ = self._env.reset(seed=_seed(task))
+            return [
+                task.messages[0],
+                Message(role="user", content=face(self.config).tell(self._env, self._observation)),
+            ]
 
-    async def step(self, reply: Message, results: Sequence[ToolResult]) -> StepResult:
-        answers = (await super().step(reply, results)).messages
+    def step(  # type: ignore[override]
+        self, reply: Message, results: Sequence[ToolResult]
+    ) -> StepResult:
+        answers = tool_messages(reply, results)
         try:
             action = face(self.config).actions.parse(reply.text)
         except ValueError as error:
@@ -89,7 +110,8 @@ class GymnasiumEnvironment(Environment):
             text = f"Invalid: {error}. Write {face(self.config).actions.help()}."
             messages = [*answers, Message(role="user", content=text)]
             return StepResult(messages=messages, reward=self.config.invalid_reward)
-        result = await self._worker.run(lambda: self._step(action))
+        with self._alone():
+            result = self._step(action)
         result.messages[:0] = answers
         return result
 
@@ -117,12 +139,17 @@ class GymnasiumEnvironment(Environment):
             grader_version=cls.version,
         )
 
-    async def close(self) -> None:
+    def close(self) -> None:  # type: ignore[override]
+        """Where a step still runs, it closes when it is done."""
+        self._is_closing = True
+        if not self._lock.acquire(blocking=False):
+            return
         try:
             if self._env is not None:
-                await self._worker.run(self._env.close)
+                self._env.close()
+            self._env = None
         finally:
-            self._worker.stop()
+            self._lock.release()
 
     def oracle(self, task: Task) -> Oracle | None:
         """Optimal play by the transition table, the book's for Blackjack; None where neither is known."""
@@ -147,11 +174,15 @@ class GymnasiumEnvironment(Environment):
 
         return reply
 
-    def _reset(self, seed: int) -> str:
-        """In the worker's thread, like all that touches the environment."""
-        self._env = make(self.config, ansi=face(self.config).is_ansi)
-        self._observation, _ = self._env.reset(seed=seed)
-        return face(self.config).tell(self._env, self._observation)
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One call of the environment at a time: a step that outlived its time limit still runs when close comes."""
+        try:
+            with self._lock:
+                yield
+        finally:
+            if self._is_closing:
+                self.close()
 
     def _step(self, action: Any) -> StepResult:
         self._observation, reward, terminated, truncated, _ = self._env.step(action)

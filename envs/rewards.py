@@ -18,13 +18,12 @@ import difflib
 import importlib
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from fractions import Fraction
 from typing import Any
 
 from pydantic import JsonValue
 
-from agentrl.envs.worker import in_thread
 from agentrl.errors import ConfigError
 from agentrl.types import Grade, Task, Trajectory
 
@@ -83,8 +82,8 @@ def find(name: str) -> Reward:
     return function
 
 
-async def grade(name: str, task: Task, trajectory: Trajectory) -> Grade:
-    """Call the reward function `name`. Raises what it raises."""
+def grade(name: str, task: Task, trajectory: Trajectory) -> Grade | Awaitable[Grade]:
+    """Call the reward function `name`; the grade is still to be awaited where that is async. Raises what it raises."""
     function = find(name)
     last = trajectory.turns[-1].message.text if trajectory.turns else ""
     known = {
@@ -95,12 +94,12 @@ async def grade(name: str, task: Task, trajectory: Trajectory) -> Grade:
         "trajectory": trajectory,
     }
     arguments = {argument: known[argument] for argument in _named_arguments(name, function)}
-    if inspect.iscoroutinefunction(function):
-        value = await function(**arguments)
-    else:
-        value = await in_thread(lambda: function(**arguments))
-        value = await value if inspect.isawaitable(value) else value
-    return as_grade(name, value)
+    value = function(**arguments)
+    return _awaited(name, value) if inspect.isawaitable(value) else as_grade(name, value)
+
+
+async def _awaited(name: str, value: Awaitable[Any]) -> Grade:
+    return as_grade(name, await value)
 
 
 def as_grade(name: str, value: Any) -> Grade:

@@ -74,8 +74,7 @@ class Display:
     def _eval_line(self, values: dict[str, Any]) -> str:
         if values["sampling"] == "greedy":
             self.held_out = values.get("success")
-        beside = _beside(values)
-        return f"  held-out after {values['ordinal']} steps, {eval_text(values)}{beside}  ({values['seconds']:.0f} s)"
+        return f"  held-out after {values['ordinal']} steps, {eval_text(values)}  ({values['seconds']:.0f} s)"
 
     def _step_line(self, values: dict[str, Any]) -> str:
         self._first_step_at = self._first_step_at or time.monotonic() - sum(values["seconds"].values())
@@ -95,15 +94,9 @@ def number(value: float | None) -> str:
     return "-" if value is None or value != value else f"{value:.3f}"
 
 
-def figures_text(figures: dict[str, float]) -> str:
+def references_text(references: dict[str, float]) -> str:
     """`random 0.014, optimal 1`"""
-    return ", ".join(f"{name} {f'{value:.3f}'.rstrip('0').rstrip('.')}" for name, value in figures.items())
-
-
-def _beside(values: dict[str, Any]) -> str:
-    """The mean reward of an eval event and the environment's figures, where it has any."""
-    figures = values["figures"]
-    return f", reward {number(values['reward'])} ({figures_text(figures)})" if figures else ""
+    return ", ".join(f"{name} {f'{value:.3f}'.rstrip('0').rstrip('.')}" for name, value in references.items())
 
 
 def why_not_normal(values: dict[str, Any]) -> str:
@@ -140,6 +133,8 @@ def eval_text(values: dict[str, Any]) -> str:
         classes = ", ".join(f"{name} {share['num']:.0f}" for name, share in values["failures"].items())
         text += f"; over the {num_scored} scored samples, of all {values['num_samples']} it is "
         text += f"{number(values['success_of_all'])}: {values['num_unmeasured']} unmeasured ({classes})"
+    if values.get("references"):
+        text += f", reward {number(values.get('reward'))} ({references_text(values['references'])})"
     return text
 
 
@@ -157,10 +152,11 @@ def closing_lines(summary: Summary) -> list[str]:
         if summary.sampled_after is not None:
             sampled += f" → {number(summary.sampled_after)}"
         lines.append(f"held-out success (greedy): {number(summary.held_out_before)}{after}   sampled: {sampled}")
+    if summary.references:
+        last = summary.evals.get("greedy_after") or summary.evals["greedy_before"]
+        lines.append(f"held-out reward (greedy): {number(last.get('reward'))}   {references_text(summary.references)}")
     if summary.command == "eval":
         lines += [f"  {eval_text(values)}" for values in summary.evals.values()]
-    if summary.figures:
-        lines.append(f"held-out reward (greedy): {number(summary.held_out_reward)}   {figures_text(summary.figures)}")
     lines.append(f"{summary.command} took {duration(summary.seconds)} (min:s), seed {summary.seed}")
     width = max(map(len, summary.paths))
     lines += [f"  {name:{width}}  {path}" for name, path in summary.paths.items()]

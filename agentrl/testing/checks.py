@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from agentrl.environment import Environment, EnvironmentConfig, Oracle
-from agentrl.testing.episode import ContractError, Episode, Stage, ended, grade, in_thread, null_policy, play
+from agentrl.testing.episode import ContractError, Episode, Stage, called, ended, grade, in_thread, null_policy, play
 from agentrl.types import Grade, Message, Task, Trajectory
 
 SPLITS = ("train", "held_out")
@@ -279,7 +279,7 @@ async def _a_step_can_be_cut_off(subject: Subject) -> None:
     episode = Episode.of(subject.stage, subject.sample()[0])
     try:
         await episode.reset()
-        step = asyncio.ensure_future(episode.env.step(null_policy([]), []))
+        step = asyncio.ensure_future(called("step", episode.env.step, null_policy([]), []))
         await asyncio.sleep(0)
         if not step.done():
             await ended(step, "step")

@@ -7,6 +7,7 @@ a mistake is told where it happens. A real run plays the same hooks in the same 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import math
 import threading
@@ -58,12 +59,13 @@ class Stage:
     now: str = "tasks"
     """Told where an event loop is blocked."""
 
-    async def timed(self, hook: str, work: Awaitable[T]) -> T:
-        """Await a hook. Raises ContractError where it raises or takes too long; what takes too long is cancelled."""
+    async def timed(self, hook: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a hook; a plain function runs in a thread, as in a run.
+
+        Raises ContractError where it raises or takes too long; what takes too long is cancelled.
+        """
         self.now = hook
-        if not isinstance(work, Awaitable):
-            raise ContractError(f"{hook} is no coroutine; define it with async def")
-        task = asyncio.ensure_future(work)
+        task = asyncio.ensure_future(called(hook, function, *arguments))
         done, _ = await asyncio.wait({task}, timeout=self.timeout_s)
         if not done:
             await ended(task, hook)
@@ -111,11 +113,12 @@ class Episode:
 
     async def reset(self) -> list[Message]:
         ctx = EnvironmentContext(sandbox=None, seed=self.seed, deadline=self.deadline, chat=self._chat)
-        messages = await self.stage.timed("reset", self.env.reset(self.trajectory.task, ctx))
+        messages = await self.stage.timed("reset", self.env.reset, self.trajectory.task, ctx)
         _check_messages("reset", messages)
         if not messages:
             raise ContractError("reset returned no messages; a model needs at least one to reply to")
-        return messages
+        checked: list[Message] = messages
+        return checked
 
     async def take_turn(self, policy: Oracle, new: list[Message]) -> StepResult:
         """One reply and what the environment answers."""
@@ -123,7 +126,7 @@ class Episode:
         turn = self._reply(policy, new)
         results = [await self._run(call) for call in turn.tool_calls]
         self.stage.now = "step"
-        step = await self.stage.timed("step", self.env.step(turn.message, results))
+        step = await self.stage.timed("step", self.env.step, turn.message, results)
         if not isinstance(step, StepResult):
             raise ContractError(f"step returned {type(step).__name__}; return a StepResult")
         _check_messages("step", step.messages)
@@ -132,7 +135,7 @@ class Episode:
         return step
 
     async def collect(self) -> Artifacts:
-        artifacts = await self.stage.timed("collect", self.env.collect())
+        artifacts = await self.stage.timed("collect", self.env.collect)
         if not isinstance(artifacts, Artifacts):
             raise ContractError(f"collect returned {type(artifacts).__name__}; return Artifacts")
         self.trajectory.artifacts = stored_artifacts(artifacts)
@@ -140,7 +143,7 @@ class Episode:
         return artifacts
 
     async def close(self) -> None:
-        await self.stage.timed("close", self.env.close())
+        await self.stage.timed("close", self.env.close)
 
     def _reply(self, policy: Oracle, new: list[Message]) -> Turn:
         index = len(self.trajectory.turns)
@@ -201,8 +204,8 @@ async def grade(stage: Stage, trajectory: Trajectory) -> Grade:
     ctx = EnvironmentContext(
         sandbox=None, seed=trajectory.env_seed, deadline=time.monotonic() + stage.timeout_s, chat=no_chat
     )
-    work = stage.env_class.grade(trajectory.task, trajectory, trajectory.artifacts, ctx)
-    result = await stage.timed("grade", work)
+    grader = stage.env_class.grade
+    result = await stage.timed("grade", grader, trajectory.task, trajectory, trajectory.artifacts, ctx)
     if not isinstance(result, Grade):
         raise ContractError(f"grade returned {type(result).__name__}; return a Grade")
     settled = result.settled()
@@ -224,6 +227,14 @@ def _call(tool: Tool, arguments: dict[str, Any], ctx: ToolContext) -> Awaitable[
     if isinstance(tool, FunctionTool) and not tool.is_async:
         return in_thread(f"tool {tool.name}", lambda: as_result(tool.run(arguments, ctx)))
     return tool.call(arguments, ctx)
+
+
+async def called(hook: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a hook returns: a coroutine function runs in the event loop, any other in a thread, as in a run."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*arguments)
+    value = await in_thread(hook, lambda: function(*arguments))
+    return await value if inspect.isawaitable(value) else value
 
 
 async def in_thread(name: str, function: Callable[[], T]) -> T:

@@ -17,7 +17,7 @@ class Fake(gymnasium.Env[int, int]):
     """Ends after two steps with reward 1 each."""
 
     log: ClassVar[list[str]] = []
-    """What was called, in which thread."""
+    """What was called, the making of tasks aside."""
     released: ClassVar[threading.Event] = threading.Event()
     numbers: ClassVar[itertools.count[int]] = itertools.count()
 
@@ -29,13 +29,14 @@ class Fake(gymnasium.Env[int, int]):
         self.num_steps = 0
 
     def _called(self, name: str) -> None:
-        self.log.append(f"{name} {threading.current_thread().name}")
+        self.log.append(name)
+        assert threading.current_thread() is not threading.main_thread()
         if self.fault == name:
             raise RuntimeError(f"{name} is broken on purpose")
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[int, dict[str, Any]]:
         super().reset(seed=seed)
-        if threading.current_thread().name == "environment":  # not when the tasks are made
+        if threading.current_thread() is not threading.main_thread():  # not when the tasks are made
             self._called("reset")
         return self.number if self.fault == "seed" else 7, {}
 
@@ -49,7 +50,7 @@ class Fake(gymnasium.Env[int, int]):
         return self.num_steps, 1.0, self.num_steps == 2, False, {}
 
     def close(self) -> None:
-        if threading.current_thread().name == "environment":
+        if threading.current_thread() is not threading.main_thread():
             self._called("close")
 
 

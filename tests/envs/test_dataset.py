@@ -20,7 +20,7 @@ from pyarrow import parquet
 from agentrl import plugins
 from agentrl.cli import main
 from agentrl.cli.compose import load_config
-from agentrl.envs import rewards, worker
+from agentrl.envs import rewards
 from agentrl.envs.dataset import Dataset, DatasetConfig
 from agentrl.errors import ConfigError
 from agentrl.rollout.loop import RolloutSpec
@@ -185,8 +185,8 @@ def test_duplicates_are_left_out_and_counted(tmp_path: Path) -> None:
     config = DatasetConfig(path=jsonl(tmp_path / "x.jsonl", *records), held_out_fraction=0.3)
     train, held_out = both(config)
     assert len(train) + len(held_out) == 40 and len({task.id for task in [*train, *held_out]}) == 40
-    figures = Dataset.figures(config, held_out)
-    assert figures == {"num_train": len(train), "num_held_out": len(held_out), "num_duplicates": 60}
+    references = Dataset.references(config, held_out)
+    assert references == {"num_train": len(train), "num_held_out": len(held_out), "num_duplicates": 60}
 
 
 def test_held_out_prompts_are_taken_out_of_the_train_file(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_held_out_prompts_are_taken_out_of_the_train_file(tmp_path: Path) -> Non
     train, held_out = both(config)
     assert [task.messages[0].text for task in held_out] == ["p3", "p4", "p20"]
     assert [task.messages[0].text for task in train] == [f"p{n}" for n in (0, 1, 2, 5, 6, 7, 8, 9)]
-    assert Dataset.figures(config, held_out)["num_duplicates"] == 2
+    assert Dataset.references(config, held_out)["num_duplicates"] == 2
 
 
 @pytest.mark.parametrize(("fraction", "split"), [(0.0, "held_out"), (1.0, "train")])
@@ -259,7 +259,7 @@ async def test_R2_what_is_not_measured_is_no_zero(function: str, says: str, rend
     assert sample.reward is None and sample.grade is not None and says in str(sample.grade.unmeasured)
 
 
-async def test_r4_a_reward_function_that_hangs_is_unmeasured_and_counted(renderer: Renderer, tmp_path: Path) -> None:
+async def test_r4_a_reward_function_that_hangs_is_unmeasured(renderer: Renderer, tmp_path: Path) -> None:
     reward_functions.RELEASED.clear()
     config = config_of(tmp_path, f"{HERE}:hangs")
     hanging = asyncio.create_task(play(renderer, config, "red", grade_timeout_s=3))
@@ -267,10 +267,7 @@ async def test_r4_a_reward_function_that_hangs_is_unmeasured_and_counted(rendere
     assert other.reward == 1.0 and not hanging.done()
     sample = await hanging
     assert sample.reward is None and sample.grade is not None and "longer than 3 s" in str(sample.grade.unmeasured)
-    assert worker.num_abandoned() == 1
     reward_functions.RELEASED.set()
-    while worker.num_abandoned():
-        await asyncio.sleep(0.01)
 
 
 async def test_the_oracle_says_the_answer(renderer: Renderer, tmp_path: Path) -> None:

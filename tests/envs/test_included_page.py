@@ -66,9 +66,12 @@ def test_a_run_reports_random_and_optimal_play_and_keeps_turn_rewards(
     assert re.search(rf"held-out after 0 steps, greedy: .* of 5 tasks, reward -1\d\d\.\d+ \({beside}\)", out)
     assert re.search(rf"^held-out reward \(greedy\): -1\d\d\.\d+   {beside}$", out, re.M)
     summary = json.loads((place / "runs" / "here" / "summary.json").read_text())
-    assert summary["figures"]["optimal"] == pytest.approx(-13) and -200 < summary["held_out_reward"] <= -100
+    assert (
+        summary["references"]["optimal"] == pytest.approx(-13)
+        and -200 < summary["evals"]["greedy_after"]["reward"] <= -100
+    )
     metrics = [json.loads(line) for line in (place / "runs" / "here" / "metrics.jsonl").read_text().splitlines()]
-    assert all(record["figures"] == summary["figures"] for record in metrics if record["kind"] == "eval")
+    assert all(record["references"] == summary["references"] for record in metrics if record["kind"] == "eval")
     with sqlite3.connect("runs/agentrl.db") as database:
         rewards = database.execute("select turn_rewards from grades").fetchall()
     assert rewards and all(json.loads(turns) for (turns,) in rewards)
@@ -87,10 +90,22 @@ def test_the_figures_of_the_page() -> None:
     assert len(rows) == 4
     for id, steady, random, optimal in rows:
         config = GymnasiumConfig(id=id, kwargs={"is_slippery": False} if steady else {}, held_out_tasks=3000)
-        figures = GymnasiumEnvironment.figures(config, GymnasiumEnvironment.tasks(config, "held_out"))
-        assert figures["random"] == pytest.approx(float(random), rel=0.01)
-        assert figures["optimal"] == pytest.approx(float(optimal), rel=0.015)
+        references = GymnasiumEnvironment.references(config, GymnasiumEnvironment.tasks(config, "held_out"))
+        assert references["random"] == pytest.approx(float(random), rel=0.01)
+        assert references["optimal"] == pytest.approx(float(optimal), rel=0.015)
     for name in ("FrozenLake-v1", "CliffWalking-v1", "Taxi-v4", "Blackjack-v1"):
         (names,) = re.findall(rf"^\| {name} \| ([a-z, ]+) \|$", PAGE, re.M)
         help_text = GymnasiumEnvironment.tasks(GymnasiumConfig(id=name, train_tasks=1), "train")[0].messages[0].text
         assert re.findall(r"<action>(\w+)</action>", help_text) == names.split(", ")
+
+
+@pytest.mark.parametrize("id", ["FrozenLake-v1", "Taxi-v4", "CliffWalking-v1", "Blackjack-v1", "CartPole-v1"])
+def test_gymnasium_keeps_the_contract(id: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["env", "check", "gymnasium", f"env.id={id}", "env.train_tasks=20"]) == 0
+    assert "✗" not in capsys.readouterr().out
+
+
+def test_dataset_keeps_the_contract(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["env.path=sums.jsonl", "env.held_out_fraction=0.3", "env.reward=my_rewards:close"]
+    assert main(["env", "check", "dataset", *options]) == 0
+    assert "✗" not in capsys.readouterr().out
