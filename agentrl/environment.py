@@ -22,9 +22,18 @@ from agentrl.tool import Tool, ToolResult
 from agentrl.types import Artifacts, Grade, Message, Task, Trajectory
 
 Chat = Callable[[str, list[Message]], Awaitable[Message]]
-"""(agent, messages) → reply: a user simulator or judge. Its turns are recorded with trained = False."""
+"""(agent, messages) → reply: a user simulator or judge at `chat.url`, recorded as a turn with trained = False.
+
+Raises EngineError where the endpoint doesn't answer. In `grade` it isn't there: a grade follows from what is stored,
+so ask a judge in `collect` and put its verdict into the artifacts.
+"""
 Oracle = Callable[[list[Message]], Message]
 """The conversation so far → the next assistant message of a scripted solver."""
+
+
+async def no_chat(agent: str, messages: list[Message]) -> Message:
+    """Where nobody can be asked: raises RuntimeError."""
+    raise RuntimeError(f"ctx.chat({agent!r}, …) isn't there in grade: ask in collect, and grade from the artifacts")
 
 
 class EnvironmentConfig(BaseModel):
@@ -42,7 +51,7 @@ class EnvironmentContext:
     """Equal for the samples of one group."""
     deadline: float
     """On the clock of `time.monotonic`."""
-    chat: Chat | None = None
+    chat: Chat = no_chat
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +76,12 @@ class Environment(ABC):
     one_at_a_time: bool = False
     """True: episodes share state (a global, a port, a licence), so that only one may be open at a time in a process.
     `reset` must still clear what the episode before it left behind."""
+    yaml: str | None = None
+    """The plugin's YAML, a file in the package of this class, e.g. "configs/backwards.yaml". It may set any key."""
+    min_oracle_reward: float = 1.0
+    """What the oracle gets at least; `agentrl env check` plays it."""
+    max_null_reward: float = 0.0
+    """What a policy that says nothing gets at most."""
 
     def __init__(self, config: EnvironmentConfig) -> None:
         self.config = config

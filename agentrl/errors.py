@@ -36,7 +36,7 @@ class TemplateError(ModelError):
 
 
 class StoreError(AgentRLError):
-    """A database that can't be used, or a record that can't be read."""
+    """A database or a run's file that can't be used, or a record that can't be read."""
 
 
 class LeaseLost(StoreError):

@@ -83,12 +83,12 @@ def num_duplicates(groups: Sequence[Group]) -> int:
 def rollout_metrics(groups: Sequence[Group], seconds: float) -> dict[str, Any]:
     """What a step's rollouts were like. Counts trajectories, never Rows."""
     samples = [sample for group in groups for sample in group.samples]
-    turns = [turn for sample in samples for turn in sample.trajectory.turns]
+    turns = [turn for sample in samples for turn in sample.trajectory.turns_of()]
     calls = Counter(str(call.status) for turn in turns for call in turn.tool_calls)
     num_sampled = sum(sample.trajectory.num_sampled for sample in samples)
     return {
         "rollouts": len(samples),
-        "turns_mean": len(turns) / len(samples) if samples else math.nan,
+        "turns_mean": sum(len(s.trajectory.turns_of()) for s in samples) / len(samples) if samples else math.nan,
         "num_sampled_tokens": num_sampled,
         "turn_tokens_max": max((len(turn.sampled_ids) for turn in turns if turn.trained), default=0),
         "duplicate_completions": num_duplicates(groups),

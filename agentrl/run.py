@@ -34,6 +34,7 @@ from agentrl.run_folder import Run, check_tasks, heartbeat, lease_seconds, open_
 from agentrl.store.records import StepRow
 from agentrl.sync.base import Canary
 from agentrl.train import checkpoint, tiny
+from agentrl.train.gate import check_logprobs
 from agentrl.train.policy import Policy
 from agentrl.train.report import RowReport, StepReport
 from agentrl.train.trainer import Trainer
@@ -42,6 +43,7 @@ from agentrl.wiring import (
     Player,
     Probe,
     demonstrator_sampler,
+    devices_of,
     endless,
     load_renderer,
     make_pool,
@@ -64,6 +66,7 @@ async def train(config: RunConfig, watcher: Watcher) -> Summary:
     if config.engine.url is not None:
         raise ConfigError("engine.url: weights can't be sent to a running server; leave it out to train")
     check_tasks(config, "train", "held_out")
+    devices_of(config.train)
     base = await base_model(config, watcher)
     async with open_run(config, "train", watcher, base) as run, open_learner(run, base) as player:
         await register(player)
@@ -144,6 +147,7 @@ async def rollout(config: RunConfig, watcher: Watcher, num_tasks: int, split: st
 async def sft(config: RunConfig, watcher: Watcher) -> Summary:
     """`agentrl sft`: warm start on demonstrations. The tiny model starts from random weights and is cached."""
     check_tasks(config, "train")
+    devices_of(config.train)
     is_tiny = config.model.path == tiny.NAME
     base = None if is_tiny else await base_model(config, watcher)
     async with open_run(config, "sft", watcher, base) as run:
@@ -152,6 +156,7 @@ async def sft(config: RunConfig, watcher: Watcher) -> Summary:
             player = Player(run=run, renderer=load_renderer(run, start), window=policy.max_positions)
             player.policy = policy
             player.trainer = Trainer(policy, config.sft.train_config(config.train), config.algorithm)
+            check_logprobs(policy, first_prompt(player))
             await register(player)
             await imitate(player)
             folder = save(player)
@@ -340,10 +345,17 @@ def check_unchanged(player: Player) -> None:
 
 
 async def prove(player: Player) -> None:
-    """Have the engine prove that it starts with the trainer's weights."""
-    run, (policy, _) = player.run, player.learner
-    prompt = player.renderer.start(run.tasks("train")[0].messages, run.tool_specs())
+    """The start gate: trainer and model agree on logprobs, and the engine proves that it has the trainer's weights."""
+    policy, _ = player.learner
+    prompt = first_prompt(player)
+    check_logprobs(policy, prompt)
     await publish(player, Probe(policy, prompt[:1], prompt[1:]))
+
+
+def first_prompt(player: Player) -> list[int]:
+    """The ids of the first task's prompt."""
+    run = player.run
+    return player.renderer.start(run.tasks("train")[0].messages, run.tool_specs())
 
 
 async def evaluate(player: Player, ordinal: int) -> list[EvalResult]:

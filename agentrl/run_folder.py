@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import platform
+import re
 import subprocess
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -22,6 +24,7 @@ from agentrl.errors import AgentRLError, ConfigError, StoreError
 from agentrl.interrupts import locked
 from agentrl.place import at
 from agentrl.progress import MetricsFile, Watcher, plain
+from agentrl.rollout.chat_client import ChatClient
 from agentrl.run_log import RunLog
 from agentrl.store.records import Lease, RunStatus
 from agentrl.store.store import Store
@@ -47,6 +50,8 @@ class Run:
     metrics: MetricsFile
     log: RunLog
     scalars: tensorboard.Scalars | None
+    chat: ChatClient
+    """Who answers `ctx.chat`."""
     started: float = field(default_factory=time.monotonic)
     phase_seconds: dict[str, float] = field(default_factory=dict)
     _figures: dict[str, float] | None = None
@@ -87,7 +92,7 @@ class Run:
 @asynccontextmanager
 async def open_run(config: RunConfig, command: str, watcher: Watcher, model: Path | None = None) -> AsyncIterator[Run]:
     """Make the run's folder and its record; mark how it ended. `model`: the folder of its tokenizer, for `show`."""
-    env_class = plugins.environment(config.env.name)
+    plugins.environment(config.env.name)  # an unknown one leaves no folder behind
     if config.log.tensorboard:
         tensorboard.check_installed()
     folder = _make_folder(config, command)
@@ -100,21 +105,8 @@ async def open_run(config: RunConfig, command: str, watcher: Watcher, model: Pat
             packages=_package_versions(),
             git_commit=_git_commit(),
         )
-        run = Run(
-            id=run_id,
-            command=command,
-            config=config,
-            folder=folder,
-            store=store,
-            env_class=env_class,
-            watcher=watcher,
-            metrics=MetricsFile(folder / "metrics.jsonl"),
-            log=RunLog(folder, run_id, config.log, config.secrets()),
-            scalars=tensorboard.Scalars(folder) if config.log.tensorboard else None,
-        )
-        with locked(folder):
-            async with _ending(run):
-                yield run
+        async with _working(config, run_id, command, folder, store, watcher) as run:
+            yield run
 
 
 @asynccontextmanager
@@ -125,21 +117,31 @@ async def reopen_run(config: RunConfig, watcher: Watcher, run_id: str) -> AsyncI
         folder = Path(record.folder)
         if not folder.is_dir():
             raise ConfigError(f"run {record.id}: its folder {folder} is gone; start a new run")
+        async with _working(config, record.id, record.config["command"], folder, store, watcher) as run:
+            yield run, checkpoint.latest(folder / "checkpoints") or Path(record.config["model_folder"])
+
+
+@asynccontextmanager
+async def _working(
+    config: RunConfig, run_id: str, command: str, folder: Path, store: Store, watcher: Watcher
+) -> AsyncIterator[Run]:
+    """The run, while this process alone works on it."""
+    with locked(folder), disk_faults_named(folder):
         run = Run(
-            id=record.id,
-            command=record.config["command"],
+            id=run_id,
+            command=command,
             config=config,
             folder=folder,
             store=store,
             env_class=plugins.environment(config.env.name),
             watcher=watcher,
             metrics=MetricsFile(folder / "metrics.jsonl"),
-            log=RunLog(folder, record.id, config.log, config.secrets()),
+            log=RunLog(folder, run_id, config.log, config.secrets()),
             scalars=tensorboard.Scalars(folder) if config.log.tensorboard else None,
+            chat=ChatClient(config.chat),
         )
-        with locked(folder):
-            async with _ending(run):
-                yield run, checkpoint.latest(folder / "checkpoints") or Path(record.config["model_folder"])
+        async with _ending(run):
+            yield run
 
 
 @asynccontextmanager
@@ -155,6 +157,7 @@ async def _ending(run: Run) -> AsyncIterator[None]:
             status = RunStatus.INTERRUPTED
             raise
         finally:
+            await run.chat.close()
             await run.store.finish_run(run.id, status)
             run.event("end", run=run.id, command=run.command, status=str(status), database=run.store.location)
             if run.scalars is not None:
@@ -180,6 +183,21 @@ def _tasks(config: RunConfig, env_class: type[Environment], split: str) -> Seque
     if not tasks:
         raise ConfigError(f"environment {name!r} has no {split} tasks; check its options")
     return tasks
+
+
+@contextmanager
+def disk_faults_named(folder: Path) -> Iterator[None]:
+    """A disk that is full, over its quota, read-only or broken leaves as a StoreError that says what to do."""
+    try:
+        yield
+    except Exception as error:
+        # Writers in Rust (safetensors) give the number in their text only.
+        text = re.search(r"\(os error (\d+)\)", str(error))
+        number = error.errno if isinstance(error, OSError) else text and int(text[1])
+        if number not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
+            raise
+        why = f"{getattr(error, 'filename', None) or folder}: {getattr(error, 'strerror', None) or error}"
+        raise StoreError(f"{why}; free some space or make it writable, then resume") from error
 
 
 def lease_seconds(config: RunConfig) -> float:

@@ -304,6 +304,10 @@ class Trajectory:
         """The context of turn `index` and what was sampled there."""
         return self.context(index) + self.turns[index].sampled_ids
 
+    def turns_of(self, agent: str = "main") -> list[Turn]:
+        """One agent's turns: the policy's are those of "main"; user simulators and judges have names of their own."""
+        return [turn for turn in self.turns if turn.agent == agent]
+
     @property
     def turn_reward(self) -> float:
         """The sum of the turns' rewards: the default for a grade."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -10,10 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agentrl.config import EngineConfig, ModelConfig, RunConfig, SamplingConfig
+import torch
+
+from agentrl.config import EngineConfig, ModelConfig, RunConfig, SamplingConfig, TrainConfig
 from agentrl.engine.embedded import EmbeddedEngine
 from agentrl.environment import Environment
-from agentrl.errors import ConfigError, ModelError
+from agentrl.errors import ConfigError, ModelError, TrainingError
 from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.loop import AgentLoop
 from agentrl.rollout.parser import HermesParser, write_reply
@@ -25,14 +28,21 @@ from agentrl.rollout.samplers import EngineSampler, ReplySampler, ScriptedSample
 from agentrl.run_folder import Run
 from agentrl.sync.memory import MemorySync
 from agentrl.train import smollm2, tiny
+from agentrl.train.devices import choose_devices
 from agentrl.train.policy import Policy
 from agentrl.train.pretrained import local_folder
+from agentrl.train.ranks import Ranks
 from agentrl.train.trainer import Trainer
 from agentrl.types import Group, Task, derive_seed
 
 MakeSampler = Callable[[Environment, Task], ReplySampler]
 NOISE_FLOOR = 1e-6
 """Nats; two exact computations of a logprob in float32 differ by more than this."""
+CANARY_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.3}
+"""Nats by which an engine may differ from the trainer on the canary, by train.dtype: in bfloat16 a logit of 32 is exact
+to 1/8 only, and the engine may compute in another type."""
+RANKS_LOOK_S = 1.0
+"""Seconds between looks at the other ranks while nothing is asked of them."""
 T = TypeVar("T")
 
 
@@ -55,7 +65,7 @@ class Probe:
             (sample.trajectory.context(turn.index), turn.sampled_ids)
             for group in groups
             for sample in group.samples
-            for turn in sample.trajectory.turns[:1]
+            for turn in sample.trajectory.turns_of()[:1]
             if turn.sampled_ids
         ]
         return cls(policy, *turns[0]) if turns else None
@@ -139,11 +149,38 @@ async def open_learner(run: Run, model: Path) -> AsyncIterator[Player]:
         assert player.engine is not None
         with open_policy(run, model) as policy:
             player.policy, player.trainer = policy, Trainer(policy, run.config.train, run.config.algorithm)
+            player.sync = MemorySync(tolerance=CANARY_TOLERANCE[run.config.train.dtype])
             player.sync.connect(policy.model, [player.engine])
             try:
-                yield player
+                async with watched(policy.ranks):
+                    yield player
             finally:
                 player.sync.close()
+
+
+@asynccontextmanager
+async def watched(ranks: Ranks) -> AsyncIterator[None]:
+    """End the block with a TrainingError when another rank dies, also while rollouts play and no rank is needed."""
+    body = asyncio.current_task()
+    assert body is not None
+    failure: list[TrainingError] = []
+
+    async def look() -> None:
+        while not failure:
+            await asyncio.sleep(RANKS_LOOK_S)
+            if error := ranks.failure():
+                failure.append(error)
+                body.cancel()
+
+    task = asyncio.create_task(look())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if failure and body.uncancel() == 0:
+            raise failure[0] from None
+        raise
+    finally:
+        task.cancel()
 
 
 @asynccontextmanager
@@ -196,8 +233,18 @@ def open_policy(run: Run, model: Path) -> Policy:
     """The weights to train; a context manager."""
     config = run.config.train
     return Policy.load(
-        model, device=config.device, threads=config.threads, logprob_chunk_tokens=config.logprob_chunk_tokens
+        model,
+        device=devices_of(config),
+        threads=config.threads,
+        logprob_chunk_tokens=config.logprob_chunk_tokens,
+        dtype=getattr(torch, config.dtype),
+        activation_checkpointing=config.activation_checkpointing,
     )
+
+
+def devices_of(config: TrainConfig) -> list[str]:
+    """The device of each rank. Raises ConfigError for what isn't there, before anything heavy starts."""
+    return choose_devices(config, torch.cuda.device_count())
 
 
 def make_pool(
@@ -215,6 +262,7 @@ def make_pool(
         limits=config.limits,
         sampling=sampling or config.sampling,
         window=window,
+        chat=run.chat,
     )
     return RolloutPool(loop, config.rollout, config.seed)
 

@@ -7,6 +7,7 @@ import sys
 
 BENCHMARKS = (
     ["benchmarks.gradient"],
+    ["benchmarks.memory"],
     ["benchmarks.parity"],
     ["benchmarks.learning", "--seeds", "0", "1", "2"],
     ["benchmarks.learning", "--control"],

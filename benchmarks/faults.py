@@ -119,12 +119,15 @@ async def fault_run(store: Store, num_rollouts: int, seed: int = 0) -> Account:
     leases = await store.queue.lease(run, 600, groups=ids)
     heard: list[Sample] = []
     started = time.monotonic()
-    async with ScriptedEndpoint(script(renderer), fault=plan, key="hush", keep_seen=False) as endpoint, HttpClient(
-        endpoint.url,
-        key="hush",
-        request_timeout_s=1.0,
-        retry=RetryPolicy(max_tries=3, wait_s=0.05),
-    ) as client:
+    async with (
+        ScriptedEndpoint(script(renderer), fault=plan, key="hush", keep_seen=False) as endpoint,
+        HttpClient(
+            endpoint.url,
+            key="hush",
+            request_timeout_s=1.0,
+            retry=RetryPolicy(max_tries=3, wait_s=0.05),
+        ) as client,
+    ):
         await open_despite_faults(client)
         sampler = EngineSampler(client)
         loop = AgentLoop(

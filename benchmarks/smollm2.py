@@ -25,6 +25,8 @@ SMALL = [
     f"train.steps={STEPS}", "train.learning_rate=1e-5", "train.warmup_steps=2", "train.micro_batch_tokens=1024",
     "algorithm.groups_per_step=2", "algorithm.group_size=4", "eval.tasks=16", "eval.sampled=false",
 ]  # fmt: skip
+WARM_PROBLEMS = ["env.level=2"]
+"""With one operation per problem the warm start alone solves nearly everything, and nothing is left to learn."""
 WARM_START = [
     "sft.demonstrations=64", "sft.steps=16", "sft.batch_size=4", "sft.optimizer=adamw", "sft.learning_rate=1e-4",
     "sft.warmup_steps=2",
@@ -61,7 +63,7 @@ def figures(steps: list[dict[str, Any]], summary: dict[str, Any]) -> dict[str, f
 
 def measure(folder: Path, warm_start: bool, overrides: list[str]) -> tuple[Path, dict[str, Any]]:
     """(the run's folder, summary.json)."""
-    settings = [f"runs_dir={folder}", *SMALL, *overrides]
+    settings = [f"runs_dir={folder}", *SMALL, *(WARM_PROBLEMS if warm_start else []), *overrides]
     if warm_start:
         agentrl("sft", "--env", "calculator", *settings, *WARM_START, "name=start")
         settings += [f"model.path={folder}/start/checkpoints/step-16"]

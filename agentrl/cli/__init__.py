@@ -22,7 +22,7 @@ COMMANDS = {
     "sft": "warm start: imitate the environment's oracle",
     "runs": "list the runs of a database: status, last metrics, folder",
     "show": "print a stored trajectory, token by token",
-    "env": "list environments",
+    "env": "list, make and check environments",
 }
 
 
@@ -39,7 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             module = importlib.import_module(f"agentrl.cli.{name}")
             module.add_arguments(command)
             command.set_defaults(run=module.run)
-    options = parser.parse_args([a for a in arguments if a != "--debug"])
+    words = [word for word in arguments if word != "--debug"]
+    options, rest = parser.parse_known_args(words)
+    if rest and (any(word.startswith("-") for word in rest) or not hasattr(options, "overrides")):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:  # key=value after an option: argparse takes only the first row of them
+        options.overrides += rest
     options.debug = "--debug" in arguments
     return _run(options)
 

@@ -19,6 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
+from yaml import YAMLError
 
 from agentrl import plugins
 from agentrl.config import EnvSelection, RunConfig
@@ -33,6 +34,7 @@ def load_config(env: str, overrides: Sequence[str] = ()) -> RunConfig:
     parsed = _parse(overrides)
     for override in parsed:
         _check_key(override, schema)
+    _register_yaml(env, schema)
     composed = _compose(env, schema, overrides)
     try:
         return RunConfig.model_validate(composed)
@@ -88,6 +90,33 @@ def _check_choice(group: str, choice: str) -> None:
         near = (difflib.get_close_matches(choice, choices, n=1, cutoff=0.0) or choices)[0]
         hint = " A model by its folder or id is model.path=…" if group == "model" else ""
         raise ConfigError(f"unknown {group} {choice!r}; nearest: {near}, known: {', '.join(choices)}.{hint}")
+
+
+def _register_yaml(env: str, schema: dict[str, Any]) -> None:
+    """Make the environment's own YAML known to Hydra as env/NAME. Raises ConfigError for a key that doesn't exist.
+
+    It goes in by its content, so that no search path has to be set and its package needs no special folders.
+    """
+    yaml = plugins.environment_yaml(env)
+    ConfigStore.instance().repo.get("env", {}).pop(f"{env}.yaml", None)  # of an earlier call
+    if yaml is None:
+        return
+    node = _read_yaml(yaml)
+    known = list(_keys(schema))
+    for key in _keys({key: value for key, value in node.items() if key != "defaults"}):
+        if key not in known and not _is_inside(key, schema):
+            raise ConfigError(f"{yaml.place}: unknown key {key!r}; nearest: {_nearest(key, known)}")
+    ConfigStore.instance().store(group="env", name=env, node=node, package="_global_")
+
+
+def _read_yaml(yaml: plugins.PluginYaml) -> dict[str, Any]:
+    try:
+        node = OmegaConf.to_container(OmegaConf.create(yaml.text), resolve=False)
+    except (OmegaConfBaseException, YAMLError) as error:
+        raise ConfigError(f"{yaml.place}: no valid YAML: {_first_line(error)}") from None
+    if not isinstance(node, dict):
+        raise ConfigError(f"{yaml.place}: must hold keys and values, e.g. limits.max_turns as in `--cfg`")
+    return {str(key): value for key, value in node.items()}
 
 
 def _compose(env: str, schema: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class Display:
         return (
             f"  step {done:3d}/{self.total_steps}  reward {number(values['reward_mean'])}{left_out}  "
             f"held-out {number(self.held_out)}  {values['tokens_per_s']:5.0f} tokens/s  "
-            f"left {duration(left)}  [{phases} s]"
+            f"left {duration(left)}  [{phases} s]{why_not_normal(values)}"
         )
 
 
@@ -104,6 +104,20 @@ def _beside(values: dict[str, Any]) -> str:
     """The mean reward of an eval event and the environment's figures, where it has any."""
     figures = values["figures"]
     return f", reward {number(values['reward'])} ({figures_text(figures)})" if figures else ""
+
+
+def why_not_normal(values: dict[str, Any]) -> str:
+    """What to say of a step that changed no weights, or not with all of its updates; empty for a normal one."""
+    if values["num_skipped_updates"]:
+        return f"  SKIPPED {values['num_skipped_updates']} updates: {', '.join(values['skipped_updates'].values())}"
+    if values["num_updates"]:
+        return ""
+    if not values["num_groups"]:
+        return "  NO SIGNAL: no group has two measured samples"
+    shares = (f"{values[name]:.0%} {what}" for name, what in (("all_zero_share", "all 0"), ("all_one_share", "all 1")))
+    return (
+        f"  NO SIGNAL: rewards are equal within {values['zero_variance_share']:.0%} of the groups ({', '.join(shares)})"
+    )
 
 
 def duration(seconds: float) -> str:

@@ -9,7 +9,7 @@ from numbers import Real
 from typing import Any
 
 from agentrl.environment import Environment, EnvironmentContext, StepResult
-from agentrl.errors import RolloutFault
+from agentrl.errors import RolloutFault, StoreError
 from agentrl.rollout.faults import describe
 from agentrl.rollout.threads import Threads
 from agentrl.tool import ToolResult
@@ -56,7 +56,7 @@ class Hooks:
     async def _call(self, name: str, hook: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return await self.threads.call(hook, *arguments)
-        except RolloutFault:
+        except (RolloutFault, StoreError):
             raise
         except Exception as error:
             raise RolloutFault.of(StopReason.ENV_ERROR, describe(f"environment.{name}", error)) from error

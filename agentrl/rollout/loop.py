@@ -18,6 +18,8 @@ from agentrl.environment import Environment, EnvironmentConfig, EnvironmentConte
 from agentrl.errors import EngineError, RolloutFault, StoreError
 from agentrl.interrupts import uninterrupted
 from agentrl.place import locate
+from agentrl.rollout.chat import recorded_chat
+from agentrl.rollout.chat_client import ChatClient
 from agentrl.rollout.client import Generation, SamplingParams
 from agentrl.rollout.faults import MAX_ERROR_CHARACTERS, describe, with_causes
 from agentrl.rollout.grading import measure
@@ -105,8 +107,9 @@ class AgentLoop:
         limits: LimitsConfig,
         sampling: SamplingConfig,
         window: int,
+        chat: ChatClient | None = None,
     ) -> None:
-        """`window` is the engine's context length in tokens."""
+        """`window` is the engine's context length in tokens; `chat`: who answers `ctx.chat`."""
         self.env_class = env_class
         self.env_config = env_config
         self.sampler = sampler
@@ -119,6 +122,7 @@ class AgentLoop:
         self.threads = Threads(limits.max_abandoned_threads)
         self.hooks = Hooks(self.threads)
         self.tool_runner = ToolRunner(limits, self.threads)
+        self.chat = chat
         self._turnstile = asyncio.Lock() if env_class.one_at_a_time else nullcontext()
 
     async def run(self, spec: RolloutSpec) -> Sample:
@@ -184,7 +188,7 @@ class AgentLoop:
         new_messages = await self._reset(episode)
         specs = [tool.spec() for tool in episode.env.tools]
         new_ids = self.renderer.start(new_messages, specs)
-        while len(episode.trajectory.turns) < self.limits.max_turns:
+        while len(episode.trajectory.turns_of()) < self.limits.max_turns:
             num_context = len(episode.ids) + len(new_ids)
             max_tokens, bound = call_budget(self.limits, self.window, num_context, episode.trajectory.num_sampled)
             if max_tokens < 1:
@@ -203,21 +207,22 @@ class AgentLoop:
 
     async def _reset(self, episode: _Episode) -> list[Message]:
         trajectory = episode.trajectory
-        ctx = EnvironmentContext(sandbox=None, seed=trajectory.env_seed, deadline=episode.deadline)
+        chat = recorded_chat(self.chat, trajectory, self.recorder)
+        ctx = EnvironmentContext(sandbox=None, seed=trajectory.env_seed, deadline=episode.deadline, chat=chat)
         return await self.hooks.reset(episode.env, trajectory.task, ctx)
 
     async def _sample_turn(
         self, episode: _Episode, new_ids: list[int], new_messages: list[Message], max_tokens: int
     ) -> tuple[Turn, bool]:
         """Sample and record one turn; True: the reply was cut by its token limit."""
-        trajectory, index = episode.trajectory, len(episode.trajectory.turns)
-        locate(turn=index)
+        trajectory = episode.trajectory
+        locate(turn=len(trajectory.turns))
         started_at, started = time.time(), time.monotonic()
-        params = self._params(trajectory, index, max_tokens)
+        params = self._params(trajectory, len(trajectory.turns_of()), max_tokens)
         keep = len(episode.ids)
         episode.ids += new_ids
         episode.messages += new_messages
-        request_id = f"{trajectory.id}-{index}"
+        request_id = f"{trajectory.id}-{len(trajectory.turns)}"
         generation = await self._generate(episode, params, request_id)
         turn = self._make_turn(episode, generation, params, new_ids, new_messages, keep)
         turn.started_at = started_at
@@ -267,7 +272,7 @@ class AgentLoop:
         new_messages: list[Message],
         keep: int,
     ) -> Turn:
-        index = len(episode.trajectory.turns)
+        index, earlier = len(episode.trajectory.turns), episode.trajectory.turns_of()
         parsed = self.parser.parse(
             generation.ids,
             self.renderer.decode,
@@ -280,7 +285,7 @@ class AgentLoop:
                 call.status = CallStatus.NOT_RUN  # until it has run
         return Turn(
             index=index,
-            parent=index - 1 if index else None,
+            parent=earlier[-1].index if earlier else None,
             keep=keep,
             prompt_ids=new_ids,
             sampled_ids=generation.ids,

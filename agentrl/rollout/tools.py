@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from agentrl.config import LimitsConfig
 from agentrl.errors import RolloutFault
 from agentrl.rollout.limits import cap_result
 from agentrl.rollout.threads import Threads
-from agentrl.tool import FunctionTool, Tool, ToolContext, ToolResult, as_result
+from agentrl.tool import FunctionTool, IsolatedTool, Tool, ToolContext, ToolResult, as_result
 from agentrl.types import CallStatus, ParsedCall
 
 MAX_ERROR_CHARACTERS = 2000
@@ -25,16 +26,19 @@ class ToolRunner:
     def __init__(self, limits: LimitsConfig, threads: Threads) -> None:
         self.limits = limits
         self.threads = threads
+        self._process_slots = asyncio.Semaphore(limits.max_tool_processes)
 
     async def run(self, parsed: ParsedCall, tools: Mapping[str, Tool], ctx: ToolContext) -> ToolResult:
         """Run one well-formed call; its status, result and seconds are set on `parsed`. Raises RolloutFault."""
         assert parsed.arguments is not None
         started = time.monotonic()
         timeout_s = min(self.limits.tool_timeout_s, max(0.0, ctx.deadline - started))
-        limit = asyncio.timeout(timeout_s)
+        tool, limit = tools[parsed.call.name], asyncio.timeout(timeout_s)
+        # Waiting for a process is not the tool's time.
+        slot = self._process_slots if isinstance(tool, IsolatedTool) else nullcontext()
         try:
-            async with limit:
-                result = await self._call(tools[parsed.call.name], parsed.arguments, ctx)
+            async with slot, limit:
+                result = await self._call(tool, parsed.arguments, ctx)
             parsed.status = CallStatus.ERROR if result.is_error else CallStatus.OK
         except RolloutFault:
             raise

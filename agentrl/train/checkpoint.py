@@ -17,12 +17,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import load_file, save_file
-from torch.distributed.tensor import DTensor, distribute_tensor
+from safetensors.torch import save_file
 
 from agentrl.errors import ModelError
-from agentrl.train.policy import Policy, full_tensor
+from agentrl.train.policy import Policy
 from agentrl.train.trainer import Trainer
 
 FORMAT = 1
@@ -40,7 +38,8 @@ def save(folder: str | Path, policy: Policy, trainer: Trainer, state: dict[str, 
     partial = folder.with_name(f"{PARTIAL}{folder.name}-{os.getpid()}")
     shutil.rmtree(partial, ignore_errors=True)
     policy.save(partial)
-    save_file(_optimizer_tensors(policy, trainer), partial / OPTIMIZER_FILE)
+    state_tensors = {name: tensor.cpu().clone().contiguous() for name, tensor in trainer.optimizer_tensors()}
+    save_file(state_tensors, partial / OPTIMIZER_FILE)
     record = {
         "format": FORMAT,
         "saved_at_ns": time.time_ns(),
@@ -65,10 +64,7 @@ def load(folder: str | Path, trainer: Trainer) -> dict[str, Any]:
     record = verify(folder)
     if trainer.policy.weights_hash() != record["weights_hash"]:
         raise ModelError(f"the policy doesn't hold the weights of checkpoint {folder}: load it from there first")
-    parameters = trainer.policy.named_parameters()
-    for key, value in load_file(folder / OPTIMIZER_FILE).items():
-        name, _, kind = key.rpartition("/")
-        trainer.optimizer.state(parameters[name])[kind] = _like(value, parameters[name])
+    trainer.load_optimizer(folder / OPTIMIZER_FILE)
     trainer.num_bad_updates = record["num_bad_updates"]
     state: dict[str, Any] = record["state"]
     return state
@@ -134,25 +130,6 @@ def _record(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return record if whole and record.get("format") == FORMAT else None
-
-
-def _optimizer_tensors(policy: Policy, trainer: Trainer) -> dict[str, torch.Tensor]:
-    """The optimizer's state as {"parameter/key": whole tensor}; empty before the first update."""
-    return {
-        f"{name}/{key}": full_tensor(value).detach().cpu().clone().contiguous()
-        for name, parameter in policy.named_parameters().items()
-        for key, value in trainer.optimizer.state(parameter).items()
-    }
-
-
-def _like(value: torch.Tensor, parameter: torch.nn.Parameter) -> torch.Tensor:
-    """A moment, sharded as its parameter; AdamW's step counter (a scalar) stays on the CPU."""
-    if value.ndim == 0:
-        return value
-    value = value.to(parameter.device)
-    if isinstance(parameter, DTensor):
-        return distribute_tensor(value, parameter.device_mesh, parameter.placements)
-    return value
 
 
 def _describe(path: Path) -> dict[str, Any]:

@@ -92,3 +92,13 @@ def test_secrets_are_not_in_what_is_stored() -> None:
 def test_a_group_of_one_is_refused_D02() -> None:
     with pytest.raises(ConfigError, match="group_size must be at least 2"):
         load_config("calculator", ["algorithm.group_size=1"])
+
+
+def test_keys_may_stand_before_and_after_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "train.steps=7", "--env", "calculator", "seed=3", "--cfg", "env.level=3"]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert (printed["train"]["steps"], printed["seed"], printed["env"]["level"]) == (7, 3, 3)
+    with pytest.raises(SystemExit):
+        main(["train", "--env", "calculator", "--no-such-option"])
+    with pytest.raises(SystemExit):
+        main(["env", "list", "train.steps=7"])
