@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from agentrl.environment import Environment, EnvironmentContext
-from agentrl.rollout.faults import describe
+from agentrl.rollout.faults import with_causes
 from agentrl.rollout.threads import Threads
 from agentrl.types import Grade, Trajectory
 
@@ -20,7 +20,7 @@ async def measure(threads: Threads, env_class: type[Environment], trajectory: Tr
             grade = await threads.call(env_class.grade, trajectory.task, trajectory, trajectory.artifacts, ctx)
     except Exception as error:
         late = f"grading took longer than {timeout_s:g} s (limits.grade_timeout_s)"
-        return Grade(reward=None, unmeasured=late if limit.expired() else describe("grade", error))
+        return Grade(reward=None, unmeasured=late if limit.expired() else f"grade raised {with_causes(error)}")
     if not isinstance(grade, Grade):
         return Grade(reward=None, unmeasured=f"grade returned {type(grade).__name__}, not a Grade")
     return grade.settled()

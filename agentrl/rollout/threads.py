@@ -10,6 +10,7 @@ calls share a few of them; a call that no worker has begun after `PATIENCE_S` ge
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import queue
 import threading
@@ -87,7 +88,8 @@ class Threads:
         with contained():
             if inspect.iscoroutinefunction(function):
                 return await function(*arguments)
-            value = await self._in_thread(lambda: function(*arguments))
+            context = contextvars.copy_context()  # log lines of plugins say where in the run they are
+            value = await self._in_thread(lambda: context.run(function, *arguments))
             return await value if inspect.isawaitable(value) else value
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:

@@ -33,11 +33,12 @@ class ToolRunner:
         assert parsed.arguments is not None
         started = time.monotonic()
         timeout_s = min(self.limits.tool_timeout_s, max(0.0, ctx.deadline - started))
-        tool, limit = tools[parsed.call.name], asyncio.timeout(timeout_s)
+        tool, limit = tools[parsed.call.name], asyncio.timeout(None)
         # Waiting for a process is not the tool's time.
         slot = self._process_slots if isinstance(tool, IsolatedTool) else nullcontext()
         try:
             async with slot, limit:
+                limit.reschedule(asyncio.get_running_loop().time() + timeout_s)
                 result = await self._call(tool, parsed.arguments, ctx)
             parsed.status = CallStatus.ERROR if result.is_error else CallStatus.OK
         except RolloutFault:
