@@ -139,7 +139,9 @@ def draw_curve(metrics_file: Path, picture: Path) -> None:
     )
     for sampling, marker in (("greedy", "o-"), ("sampled", "s--")):
         points = [r for r in evals if r["sampling"] == sampling and r.get("success") is not None]
-        axes.plot([r["ordinal"] for r in points], [r["success"] for r in points], marker, label=f"held-out, {sampling}")
+        if points:
+            places, success = [r["ordinal"] for r in points], [r["success"] for r in points]
+            axes.plot(places, success, marker, label=f"held-out, {sampling}")
     axes.set(xlabel="GRPO step", ylabel="share solved", ylim=(-0.02, 1.02))
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
