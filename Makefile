@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 STAMP := $(VENV)/.installed
 
-.PHONY: train test check fix bench system-deps clean
+.PHONY: train test check fix bench soak system-deps clean
 
 train: $(STAMP)
 	$(BIN)/agentrl train --env calculator
@@ -26,6 +26,10 @@ fix: $(STAMP)
 # Everything that docs/benchmarks.md reports; about 40 minutes on two cores.
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+# Kills a real run a hundred times and looks at what is left; about half an hour.
+soak: $(STAMP)
+	$(BIN)/python -m benchmarks.soak
 
 system-deps:
 	@echo "agentrl needs no system packages yet"

@@ -7,6 +7,7 @@ checked by `RunConfig`. Sections are named after the part that reads them.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_serializer, model_validator
@@ -42,14 +43,18 @@ class LimitsConfig(Section):
     """Context window, checked before each call; None: the engine's."""
     max_observation_tokens: int = Field(2048, ge=16)
     """A longer observation keeps its head and tail."""
+    max_result_characters: int = Field(1_000_000, ge=16)
+    """A longer tool result is stored with its head and tail only: a flood must fill neither memory nor database."""
     max_bad_calls: int = Field(4, ge=1)
     """Replies in a row whose calls are all unusable; then parse_limit."""
     tool_timeout_s: float = Field(10.0, gt=0)
     turn_timeout_s: float = Field(120.0, gt=0)
     episode_timeout_s: float = Field(600.0, gt=0)
     grade_timeout_s: float = Field(60.0, gt=0)
+    max_tool_processes: int = Field(16, ge=1)
+    """Isolated tools that run at once; the others wait, outside their time limit."""
     max_abandoned_threads: int = Field(8, ge=0)
-    """Timed-out in-process tools can't be killed; past this many the run's tools are at fault."""
+    """Timed-out in-process tools can't be killed; past this many that still run, the run's tools are at fault."""
 
 
 class RolloutConfig(Section):
@@ -58,6 +63,8 @@ class RolloutConfig(Section):
     concurrency: int = Field(256, ge=1)
     max_attempts: int = Field(2, ge=1)
     """Attempts per sample where the ending is a fault (R3)."""
+    max_fault_share: float = Field(0.5, ge=0, le=1)
+    """The run stops where more than this share of a step's samples end in a fault; 1: never."""
     renderer_mode: Literal["append"] = "append"
 
 
@@ -73,7 +80,8 @@ class ModelConfig(Section):
 class EngineConfig(Section):
     """The inference server."""
 
-    name: Literal["embedded"] = "embedded"
+    name: Literal["embedded", "scripted"] = "embedded"
+    """scripted: one request at a time by `agentrl.testing.engine`, so that replies are equal bit for bit."""
     threads: int | None = Field(None, ge=1)
     """Torch threads; None: the machine's cores."""
     max_batch_tokens: int = Field(1024, ge=16)
@@ -84,6 +92,13 @@ class EngineConfig(Section):
     key: str | None = None
     """The server's key; never stored."""
     request_timeout_s: float = Field(120.0, gt=0)
+    connect_timeout_s: float = Field(60.0, gt=0)
+    """A wave of rollouts waits in the server's accept queue."""
+    max_tries: int = Field(4, ge=1)
+    """Tries of one generation where the engine's fault is transient; limits.turn_timeout_s bounds them together."""
+    retry_wait_s: float = Field(0.5, ge=0)
+    """Longest wait before the second try; it doubles from try to try, and a random share of it is taken."""
+    max_retry_wait_s: float = Field(30.0, ge=0)
 
 
 class AlgorithmConfig(Section):
@@ -126,9 +141,34 @@ class TrainConfig(Section):
     max_bad_updates: int = Field(3, ge=1)
     """Updates in a row that are not finite before the run stops (G3)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    ranks: int = Field(1, ge=1)
+    """Processes that hold the model together, each with a share of the weights and of the micro-batches."""
+    devices: list[int] | None = None
+    """The GPU of each rank; None: the first ones. Only with device cuda, or auto where there is a GPU."""
     threads: int | None = Field(None, ge=1)
-    checkpoint_every: int = Field(0, ge=0)
-    """Steps between checkpoints; 0: only at the end."""
+    """Torch threads of each rank; None: the machine's cores, shared out among the ranks on CPUs."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """What is computed in. Weights, optimizer and sums of gradients are kept in float32 whatever this says."""
+    activation_checkpointing: bool = False
+    """Compute each layer again in the backward pass instead of keeping its activations."""
+    checkpoint_every: int = Field(20, ge=0)
+    """Steps between checkpoints; 0: only at the end, and when the run is stopped."""
+    keep_last: int = Field(2, ge=1)
+    """Checkpoints that are kept, the newest first."""
+    keep_best: bool = True
+    """Also keep the one with the highest held-out success that was measured at its step."""
+
+    @model_validator(mode="after")
+    def _one_device_per_rank(self) -> TrainConfig:
+        if self.devices is None:
+            return self
+        if self.device == "cpu":
+            raise ValueError("devices chooses GPUs: leave it out with device=cpu")
+        if len(set(self.devices)) != len(self.devices) or min(self.devices, default=0) < 0:
+            raise ValueError(f"devices={self.devices}: name each GPU once, by its number from 0")
+        if len(self.devices) != self.ranks:
+            raise ValueError(f"devices names {len(self.devices)} GPUs for ranks={self.ranks}: name one per rank")
+        return self
 
 
 class EvalConfig(Section):
@@ -172,11 +212,37 @@ class SftConfig(Section):
         return train.model_copy(update=self.model_dump(exclude={"demonstrations", "batch_size"}))
 
 
+class ChatConfig(Section):
+    """The endpoint behind `ctx.chat`: whoever plays a user or a judge in an environment. Any OpenAI-compatible one."""
+
+    url: str | None = None
+    """What the paths of the API are appended to, e.g. http://127.0.0.1:8000/v1."""
+    model: str | None = None
+    """The model's name at that endpoint."""
+    key_env: str | None = None
+    """The environment variable that holds the key; the key itself is never stored."""
+    temperature: float = Field(1.0, ge=0.0)
+    max_tokens: int | None = Field(1024, ge=1)
+    """Per reply; None: the endpoint's own limit."""
+    timeout_s: float = Field(60.0, gt=0)
+    """Of one request."""
+    max_attempts: int = Field(4, ge=1)
+    """Requests per reply: a refused connection, a time-out, 429 and 5xx are tried again, with growing waits."""
+
+    @model_validator(mode="after")
+    def _url_and_model(self) -> ChatConfig:
+        if (self.url is None) != (self.model is None):
+            raise ValueError("chat.url and chat.model belong together: set both")
+        return self
+
+
 class StoreConfig(Section):
     """The database."""
 
     url: str | None = None
     """SQLAlchemy URL; None: sqlite file agentrl.db in the runs folder."""
+    busy_timeout_s: float = Field(30.0, gt=0)
+    """How long a write waits while another process writes to a SQLite file; then the run stops, resumable."""
 
 
 class LogConfig(Section):
@@ -226,6 +292,7 @@ class RunConfig(Section):
     train: TrainConfig = TrainConfig()
     eval: EvalConfig = EvalConfig()
     sft: SftConfig = SftConfig()
+    chat: ChatConfig = ChatConfig()
     store: StoreConfig = StoreConfig()
     log: LogConfig = LogConfig()
     seed: int = 0
@@ -233,18 +300,23 @@ class RunConfig(Section):
     name: str | None = None
     """Folder name of the run; None: the time and the environment."""
 
+    @property
+    def database(self) -> str:
+        """Path or URL of the run's database."""
+        return self.store.url or str(Path(self.runs_dir) / "agentrl.db")
+
     def public(self) -> dict[str, Any]:
         """The config as stored and printed: secrets are left out."""
         dump = self.model_dump(mode="json")
         dump["engine"]["key"] = None if self.engine.key is None else "***"
-        for section in ("store", "engine"):
+        for section in ("store", "engine", "chat"):
             url = dump[section]["url"]
             dump[section]["url"] = None if url is None else hide_passwords(url)
         return dump
 
     def secrets(self) -> list[str]:
         """The values that must not be written down, as far as the config knows them."""
-        urls = [url for url in (self.store.url, self.engine.url) if url is not None]
+        urls = [url for url in (self.store.url, self.engine.url, self.chat.url) if url is not None]
         found = [password for url in urls for _, password in _PASSWORD.findall(url)]
         return [*found, *([] if self.engine.key is None else [self.engine.key])]
 

@@ -5,7 +5,8 @@ One instance lives for one episode. The AgentLoop calls, in this order::
     tasks (class)  sandbox  reset  ( reply → tools → step )*  collect  grade (class)  close
 
 Plain Python errors are fine: the loop catches what `reset`, `step`, `collect` and `grade` raise and records it
-as the rollout's ending or as an unmeasured grade; it never reaches the siblings.
+as the rollout's ending or as an unmeasured grade; it never reaches the siblings. Each of the async methods may also be
+a plain function: it then runs in a thread, where it may block or run an event loop of its own.
 """
 
 from __future__ import annotations
@@ -21,9 +22,18 @@ from agentrl.tool import Tool, ToolResult
 from agentrl.types import Artifacts, Grade, Message, Task, Trajectory
 
 Chat = Callable[[str, list[Message]], Awaitable[Message]]
-"""(agent, messages) → reply: a user simulator or judge. Its turns are recorded with trained = False."""
+"""(agent, messages) → reply: a user simulator or judge at `chat.url`, recorded as a turn with trained = False.
+
+Raises EngineError where the endpoint doesn't answer. In `grade` it isn't there: a grade follows from what is stored,
+so ask a judge in `collect` and put its verdict into the artifacts.
+"""
 Oracle = Callable[[list[Message]], Message]
 """The conversation so far → the next assistant message of a scripted solver."""
+
+
+async def no_chat(agent: str, messages: list[Message]) -> Message:
+    """Where nobody can be asked: raises RuntimeError."""
+    raise RuntimeError(f"ctx.chat({agent!r}, …) isn't there in grade: ask in collect, and grade from the artifacts")
 
 
 class EnvironmentConfig(BaseModel):
@@ -41,7 +51,7 @@ class EnvironmentContext:
     """Equal for the samples of one group."""
     deadline: float
     """On the clock of `time.monotonic`."""
-    chat: Chat | None = None
+    chat: Chat = no_chat
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +66,12 @@ class StepResult:
     """The environment cut it off; the stop reason is env_truncated."""
 
 
+def tool_messages(reply: Message, results: Sequence[ToolResult]) -> list[Message]:
+    """The results of a reply's tool calls, as messages."""
+    pairs = zip(reply.tool_calls, results, strict=True)
+    return [Message(role="tool", content=r.content, tool_call_id=c.id, name=c.name) for c, r in pairs]
+
+
 class Environment(ABC):
     """One episode of one task. A plugin subclasses it and registers in the entry-point group agentrl.envs."""
 
@@ -63,6 +79,15 @@ class Environment(ABC):
     version: str = "0"
     """Changes when tasks, observations or grading change; stored with each trajectory."""
     tools: Sequence[Tool] = ()
+    one_at_a_time: bool = False
+    """True: episodes share state (a global, a port, a licence), so that only one may be open at a time in a process.
+    `reset` must still clear what the episode before it left behind."""
+    yaml: str | None = None
+    """The plugin's YAML, a file in the package of this class, e.g. "configs/backwards.yaml". It may set any key."""
+    min_oracle_reward: float = 1.0
+    """What the oracle gets at least; `agentrl env check` plays it."""
+    max_null_reward: float = 0.0
+    """What a policy that says nothing gets at most."""
 
     def __init__(self, config: EnvironmentConfig) -> None:
         self.config = config
@@ -82,8 +107,7 @@ class Environment(ABC):
 
     async def step(self, reply: Message, results: Sequence[ToolResult]) -> StepResult:
         """Answer a reply. By default tool results go back, and a reply without calls ends the episode."""
-        pairs = zip(reply.tool_calls, results, strict=True)
-        messages = [Message(role="tool", content=r.content, tool_call_id=c.id, name=c.name) for c, r in pairs]
+        messages = tool_messages(reply, results)
         return StepResult(messages=messages, terminated=not results or any(r.terminated for r in results))
 
     async def collect(self) -> Artifacts:
@@ -94,6 +118,11 @@ class Environment(ABC):
     @abstractmethod
     async def grade(cls, task: Task, trajectory: Trajectory, artifacts: Artifacts, ctx: EnvironmentContext) -> Grade:
         """Measure the episode. It may run again years later: use only what is passed in."""
+
+    @classmethod
+    def references(cls, config: EnvironmentConfig, tasks: Sequence[Task]) -> dict[str, float]:
+        """What to show beside the held-out reward on these tasks, e.g. the return of random and of optimal play."""
+        return {}
 
     async def close(self) -> None:  # noqa: B027 - optional hook, not forgotten
         """Release what the episode holds."""

@@ -6,6 +6,8 @@ Plugin code raises plain Python errors; the AgentLoop attributes them once, at t
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from agentrl.types import StopReason
 
 
@@ -34,7 +36,7 @@ class TemplateError(ModelError):
 
 
 class StoreError(AgentRLError):
-    """A database that can't be used, or a record that can't be read."""
+    """A database or a run's file that can't be used, or a record that can't be read."""
 
 
 class LeaseLost(StoreError):
@@ -53,6 +55,10 @@ class TrainingError(AgentRLError):
     """Training can't go on: too many updates in a row were not finite (G3), or nothing is left to imitate."""
 
 
+class FaultShareError(AgentRLError):
+    """Too many rollouts ended in a fault: their groups would be dropped, and the run would learn from what is left."""
+
+
 class RolloutFault(AgentRLError):
     """A fault that ends one rollout, as data. `stop_reason` says which ending it is."""
 
@@ -66,10 +72,55 @@ class RolloutFault(AgentRLError):
         return fault
 
 
+class EngineFault(StrEnum):
+    """What went wrong between a client and an engine."""
+
+    CONNECTION = "connection"
+    """Refused, reset, or cut before the whole reply was there."""
+    TIMEOUT = "timeout"
+    BUSY = "busy"
+    """HTTP 429."""
+    SERVER = "server"
+    """HTTP 5xx."""
+    GARBAGE = "garbage"
+    """A reply that is no JSON object, or not of the expected form."""
+    REFUSED = "refused"
+    """Any other HTTP status: the request, the key or the server's configuration is wrong."""
+    NO_IDS = "no_ids"
+    """A reply whose ids or versions can't be recorded."""
+    BAD_LOGPROBS = "bad_logprobs"
+    """Missing, too few, NaN, null, infinite, or a stand-in for minus infinity."""
+    UNPROVED = "unproved"
+    """A reply from weights that the engine hasn't proved to hold (V2)."""
+    OTHER = "other"
+
+    @property
+    def is_transient(self) -> bool:
+        """The same request may well succeed a moment later."""
+        return self in _TRANSIENT
+
+
+_TRANSIENT = frozenset(
+    {EngineFault.CONNECTION, EngineFault.TIMEOUT, EngineFault.BUSY, EngineFault.SERVER, EngineFault.GARBAGE}
+)
+
+
 class EngineError(RolloutFault):
     """The engine refused, failed or returned something that can't be recorded."""
 
     stop_reason = StopReason.ENGINE_ERROR
+
+    def __init__(self, message: str, kind: EngineFault = EngineFault.OTHER, retry_after_s: float | None = None) -> None:
+        """`retry_after_s`: how long the server asks to be left alone."""
+        super().__init__(message)
+        self.kind = kind
+        self.retry_after_s = retry_after_s
+
+
+class ContextOverflow(EngineError):
+    """The engine says that prompt and reply don't fit its window: the agent's doing, not a fault."""
+
+    stop_reason = StopReason.CONTEXT_OVERFLOW
 
 
 class SandboxError(RolloutFault):

@@ -39,10 +39,6 @@ class Silent:
     def event(self, kind: str, values: dict[str, Any]) -> None: ...
 
 
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, float) and math.isnan(value)
-
-
 class MetricsFile:
     """metrics.jsonl: one JSON object per event, flushed as it happens. A metric without a value is absent."""
 
@@ -69,16 +65,33 @@ def plain(value: Any) -> Any:
     return value
 
 
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def num_duplicates(groups: Sequence[Group]) -> int:
+    """Samples that sampled the very ids of an earlier sample of their group: many mean that seeds don't reach the
+    engine, or that the policy has collapsed."""
+    count = 0
+    for group in groups:
+        said = [tuple(tuple(turn.sampled_ids) for turn in s.trajectory.turns) for s in group.samples]
+        said = [ids for ids in said if ids]
+        count += len(said) - len(set(said))
+    return count
+
+
 def rollout_metrics(groups: Sequence[Group], seconds: float) -> dict[str, Any]:
     """What a step's rollouts were like. Counts trajectories, never Rows."""
     samples = [sample for group in groups for sample in group.samples]
-    turns = [turn for sample in samples for turn in sample.trajectory.turns]
+    turns = [turn for sample in samples for turn in sample.trajectory.turns_of()]
     calls = Counter(str(call.status) for turn in turns for call in turn.tool_calls)
     num_sampled = sum(sample.trajectory.num_sampled for sample in samples)
     return {
         "rollouts": len(samples),
-        "turns_mean": len(turns) / len(samples) if samples else math.nan,
+        "turns_mean": sum(len(s.trajectory.turns_of()) for s in samples) / len(samples) if samples else math.nan,
         "num_sampled_tokens": num_sampled,
+        "turn_tokens_max": max((len(turn.sampled_ids) for turn in turns if turn.trained), default=0),
+        "duplicate_completions": num_duplicates(groups),
         "tokens_per_s": num_sampled / seconds,
         **outcome(samples),
         "tool_calls": dict(calls),
@@ -113,6 +126,8 @@ class Summary:
     num_held_out_tasks: int
     evals: dict[str, dict[str, Any]]
     """greedy_before, sampled_after, …: the whole of each held-out measure (see EvalResult)."""
+    references: dict[str, float]
+    """What the environment says beside them, see Environment.references."""
     paths: dict[str, str]
     phase_seconds: dict[str, float] = field(default_factory=dict)
 
@@ -128,8 +143,7 @@ def draw_curve(metrics_file: Path, picture: Path) -> None:
 
     records = [json.loads(line) for line in metrics_file.read_text(encoding="utf-8").splitlines()]
     # A resumed run measures some steps again: the last record of each counts.
-    rewarded = [r for r in records if r["kind"] == "step" and r.get("reward_mean") is not None]
-    steps = list({r["ordinal"]: r for r in rewarded}.values())
+    steps = list({r["ordinal"]: r for r in records if r["kind"] == "step" and "reward_mean" in r}.values())
     evals = list({(r["ordinal"], r["sampling"]): r for r in records if r["kind"] == "eval"}.values())
     figure = Figure(figsize=(7, 4), layout="constrained")
     FigureCanvasAgg(figure)
@@ -138,11 +152,13 @@ def draw_curve(metrics_file: Path, picture: Path) -> None:
         [r["ordinal"] + 0.5 for r in steps], [r["reward_mean"] for r in steps], label="reward of a step's rollouts"
     )
     for sampling, marker in (("greedy", "o-"), ("sampled", "s--")):
-        points = [r for r in evals if r["sampling"] == sampling and r.get("success") is not None]
+        points = [r for r in evals if r["sampling"] == sampling and "success" in r]
         if points:
             places, success = [r["ordinal"] for r in points], [r["success"] for r in points]
             axes.plot(places, success, marker, label=f"held-out, {sampling}")
-    axes.set(xlabel="GRPO step", ylabel="share solved", ylim=(-0.02, 1.02))
+    axes.set(xlabel="GRPO step", ylabel="reward, share solved")
+    if all(0 <= r["reward_mean"] <= 1 for r in steps):
+        axes.set_ylim(-0.02, 1.02)
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
     figure.savefig(picture, dpi=120)

@@ -24,23 +24,26 @@ from torch import Tensor
 from agentrl.batch.advantages import assign_advantages
 from agentrl.batch.rows import Row, build_rows
 from agentrl.config import RunConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, ModelError, TrainingError
 from agentrl.evaluation import EvalResult, summarize
+from agentrl.interrupts import uninterrupted
 from agentrl.place import at
 from agentrl.progress import Summary, Watcher, draw_curve, phase, plain, rollout_metrics
 from agentrl.rollout.pool import RolloutPool
-from agentrl.run_folder import Run, heartbeat, lease_seconds, open_run, reopen_run
+from agentrl.run_folder import Run, check_tasks, heartbeat, lease_seconds, open_run, reopen_run
 from agentrl.store.records import StepRow
 from agentrl.sync.base import Canary
 from agentrl.train import checkpoint, tiny
+from agentrl.train.gate import check_logprobs
 from agentrl.train.policy import Policy
 from agentrl.train.report import RowReport, StepReport
 from agentrl.train.trainer import Trainer
-from agentrl.types import Group, Purpose, Task, derive_seed
+from agentrl.types import Group, GroupState, Purpose, Task, derive_seed
 from agentrl.wiring import (
     Player,
     Probe,
     demonstrator_sampler,
+    devices_of,
     endless,
     load_renderer,
     make_pool,
@@ -52,6 +55,9 @@ from agentrl.wiring import (
     tiny_folder,
 )
 
+START: dict[str, Any] = {"version": 0, "last_step": None, "steps_done": 0, "num_planned": 0, "before": []}
+"""Where a run stands that has no checkpoint yet."""
+
 # ---------------------------------------------------------------------------------------------------- commands
 
 
@@ -59,52 +65,77 @@ async def train(config: RunConfig, watcher: Watcher) -> Summary:
     """Train; returns what summary.json holds."""
     if config.engine.url is not None:
         raise ConfigError("engine.url: weights can't be sent to a running server; leave it out to train")
+    check_tasks(config, "train", "held_out")
+    devices_of(config.train)
     base = await base_model(config, watcher)
     async with open_run(config, "train", watcher, base) as run, open_learner(run, base) as player:
         await register(player)
         await prove(player)
         before = await evaluate(player, ordinal=0)
-        return await train_from(player, 0, before)
+        return await train_from(player, before)
 
 
 async def resume(config: RunConfig, watcher: Watcher, run_id: str) -> Summary:
-    """Go on from the last complete checkpoint of a run; what came after it is abandoned."""
+    """Go on from the last complete checkpoint of a run, or from its start; what came after it is abandoned.
+
+    What was finished since then by weights that survive is used, what was in flight is played again.
+    """
     async with reopen_run(config, watcher, run_id) as (run, folder), open_learner(run, folder) as player:
-        state = checkpoint.load(folder, player.learner[1])
-        player.version, player.num_planned = state["version"], state["num_planned"]
-        await run.store.abandon(run.id, version=player.version, step=state["last_step"])
+        before = await restore(player, folder)
         await prove(player)
-        return await train_from(player, state["steps_done"], [EvalResult(**result) for result in state["before"]])
+        return await train_from(player, before or await evaluate(player, ordinal=0))
 
 
-async def train_from(player: Player, steps_done: int, before: Sequence[EvalResult]) -> Summary:
-    """The steps that are left, the last measure, the end."""
+async def train_from(player: Player, before: Sequence[EvalResult]) -> Summary:
+    """The steps that are left, the last measure, the end. A stop from outside leaves a checkpoint."""
+    config = player.run.config
+    player.num_planned_before = player.num_planned
+    try:
+        await take_steps(player, before)
+        after = await evaluate(player, ordinal=config.train.steps)
+    except asyncio.CancelledError:
+        save(player, before)
+        raise
+    save(player, before, after)
+    return finish(player, config.train.steps, before, after)
+
+
+async def take_steps(player: Player, before: Sequence[EvalResult]) -> None:
+    """One step after another, with the measures and checkpoints that are due between them."""
     run, config = player.run, player.run.config
     size = config.algorithm.groups_per_step
-    tasks = islice(endless(run.tasks("train"), config.seed), steps_done * size, None)
-    for ordinal in range(steps_done, config.train.steps):
-        with at(step=ordinal):
-            await step(player, ordinal, list(islice(tasks, size)))
-        done = ordinal + 1
-        if _is_due(done, config.eval.every) and done < config.train.steps:
-            await evaluate(player, ordinal=done)
-        if _is_due(done, config.train.checkpoint_every):
-            save(player, done, before)
-    after = await evaluate(player, ordinal=config.train.steps)
-    save(player, config.train.steps, before)
-    return finish(player, config.train.steps, before, after)
+    tasks = islice(endless(run.tasks("train"), config.seed), player.steps_done * size, None)
+    while player.steps_done < config.train.steps:
+        is_due = _is_due(player.steps_done, config.eval.every)
+        held_out = await evaluate(player, ordinal=player.steps_done) if is_due else []
+        if _is_due(player.steps_done, config.train.checkpoint_every):
+            save(player, before, held_out)
+        with at(step=player.steps_done):
+            await step(player, player.steps_done, list(islice(tasks, size)))
 
 
 async def evaluate_model(config: RunConfig, watcher: Watcher) -> Summary:
     """`agentrl eval`: the held-out measure of a model, stored like any other rollouts."""
+    check_tasks(config, "held_out")
     base = await base_model(config, watcher)
     async with open_run(config, "eval", watcher, base) as run, open_player(run, base) as player:
         await register(player)
         return finish(player, 0, await evaluate(player, ordinal=0), [])
 
 
+async def resume_evaluation(config: RunConfig, watcher: Watcher, run_id: str) -> Summary:
+    """Go on with an evaluation that was stopped: what was finished is kept, the rest is played."""
+    async with reopen_run(config, watcher, run_id) as (run, model), open_player(run, model) as player:
+        if not run.store.versions(run.id):
+            await register(player)
+        check_unchanged(player)
+        player.is_resumed = True
+        return finish(player, 0, await evaluate(player, ordinal=0), [])
+
+
 async def rollout(config: RunConfig, watcher: Watcher, num_tasks: int, split: str) -> tuple[Summary, list[Group]]:
     """`agentrl rollout`: play a few tasks."""
+    check_tasks(config, split)
     base = await base_model(config, watcher)
     async with open_run(config, "rollout", watcher, base) as run, open_player(run, base) as player:
         await register(player)
@@ -115,6 +146,8 @@ async def rollout(config: RunConfig, watcher: Watcher, num_tasks: int, split: st
 
 async def sft(config: RunConfig, watcher: Watcher) -> Summary:
     """`agentrl sft`: warm start on demonstrations. The tiny model starts from random weights and is cached."""
+    check_tasks(config, "train")
+    devices_of(config.train)
     is_tiny = config.model.path == tiny.NAME
     base = None if is_tiny else await base_model(config, watcher)
     async with open_run(config, "sft", watcher, base) as run:
@@ -123,9 +156,10 @@ async def sft(config: RunConfig, watcher: Watcher) -> Summary:
             player = Player(run=run, renderer=load_renderer(run, start), window=policy.max_positions)
             player.policy = policy
             player.trainer = Trainer(policy, config.sft.train_config(config.train), config.algorithm)
+            check_logprobs(policy, first_prompt(player))
             await register(player)
             await imitate(player)
-            folder = save(player, config.sft.steps)
+            folder = save(player)
             if is_tiny:
                 tiny.keep(folder, tiny_folder(config), run.id, player.version)
             return finish(player, config.sft.steps, [], [])
@@ -146,7 +180,7 @@ async def step(player: Player, ordinal: int, tasks: Sequence[Task]) -> None:
     with phase(seconds, "sync"):
         metrics |= {} if probe is None else await publish(player, probe)
     run.add_seconds(seconds)
-    rollouts = rollout_metrics(groups, seconds["rollout"])
+    rollouts = rollout_metrics(groups, seconds["rollout"]) | {"engine_faults": player.take_engine_faults()}
     run.event("step", ordinal=ordinal, version=player.version, **metrics, **rollouts, seconds=seconds)
 
 
@@ -155,20 +189,37 @@ async def collect(
 ) -> list[Group]:
     """Plan one group per task, play them, and read them back from the store."""
     queue, run = player.run.store.queue, player.run
-    ordinals = range(player.num_planned, player.num_planned + len(tasks))
-    player.num_planned = ordinals.stop
-    plan = [
-        queue.plan(run.id, task, purpose=purpose, ordinal=ordinal, size=size, version=player.version)
-        for task, ordinal in zip(tasks, ordinals, strict=True)
-    ]
-    ids = await asyncio.gather(*plan)
-    leases = await queue.lease(run.id, lease_seconds(run.config), groups=ids)
-    planned = [run.store.load_group(id) for id in ids]
+    ids = await plan(player, tasks, purpose, size)
+    states = {id: run.store.load_group(id).state for id in ids} if player.is_resumed else {}
+    unplayed = [id for id in ids if states.get(id) not in (GroupState.COMPLETE, GroupState.DROPPED)]
+    leases = await queue.lease(run.id, lease_seconds(run.config), groups=unplayed)
     run.watcher.phase(f"{purpose} rollouts", len(tasks) * size)
     async with heartbeat(run, leases):
-        await pool.run(planned, on_sample=lambda sample: run.watcher.advance())
+        await pool.run([run.store.load_group(id) for id in unplayed], on_sample=lambda sample: run.watcher.advance())
     await asyncio.gather(*(queue.complete(lease) for lease in leases))
     return [run.store.load_group(id) for id in ids]
+
+
+async def plan(player: Player, tasks: Sequence[Task], purpose: Purpose, size: int) -> list[str]:
+    """The next groups in the plan, one per task: ids. A resumed run finds some that it planned before it stopped."""
+    run = player.run
+    ordinals = range(player.num_planned, player.num_planned + len(tasks))
+    known = run.store.queue.planned(run.id, ordinals) if player.is_resumed else {}
+    player.num_planned = ordinals.stop
+
+    async def group_at(ordinal: int, task: Task) -> str:
+        if ordinal not in known:
+            return await run.store.queue.plan(
+                run.id, task, purpose=purpose, ordinal=ordinal, size=size, version=player.version
+            )
+        if run.store.load_group(known[ordinal]).task.key != task.key:
+            raise ConfigError(
+                f"run {run.id} can't be resumed: task {ordinal} of its plan is another now. Environment "
+                f"{run.config.env.name!r} has changed; go back to the version that the run was started with"
+            )
+        return known[ordinal]
+
+    return list(await asyncio.gather(*map(group_at, ordinals, tasks)))
 
 
 async def learn(player: Player, ordinal: int, groups: Sequence[Group]) -> tuple[dict[str, Any], Probe | None]:
@@ -187,15 +238,24 @@ async def learn(player: Player, ordinal: int, groups: Sequence[Group]) -> tuple[
         shuffle_generator=shuffle if algorithm.shuffle_rewards else None,
     )
     probe = Probe.of(policy, usable)
-    mismatch = await asyncio.to_thread(trainer.score, rows)
-    report = await asyncio.to_thread(trainer.step, rows, ordinal)
+    mismatch = await uninterrupted(asyncio.to_thread(trainer.score, rows))
     player.noise = np.nanmax([player.noise, mismatch["mismatch_logprob_max"]])
-    metrics: dict[str, Any] = advantages.metrics() | mismatch | report.metrics | {"learning_rate": report.learning_rate}
-    metrics |= {"num_row_tokens": sum(len(row.ids) for row in rows if row.live)}
-    metrics |= {"num_dropped_groups": len(groups) - len(usable), "skipped_updates": report.skipped}
-    await record(player, step_id, ordinal, rows, report, metrics)
+    measured = advantages.metrics() | mismatch | {"num_dropped_groups": len(groups) - len(usable)}
+    measured |= {"num_row_tokens": sum(len(row.ids) for row in rows if row.live)}
+    metrics = await uninterrupted(update(player, step_id, ordinal, rows, measured))
     await asyncio.gather(*(store.queue.archive(group.id) for group in usable))
-    return metrics, probe if report.num_updates else None
+    return metrics, probe if metrics["num_updates"] else None
+
+
+async def update(
+    player: Player, step_id: int, ordinal: int, rows: Sequence[Row], measured: dict[str, Any]
+) -> dict[str, Any]:
+    """Change the weights and record it, never one without the other; returns the step's metrics."""
+    report = await asyncio.to_thread(player.learner[1].step, rows, ordinal)
+    metrics = measured | report.metrics | {"learning_rate": report.learning_rate, "skipped_updates": report.skipped}
+    await record(player, step_id, ordinal, rows, report, metrics)
+    player.steps_done, player.num_planned_before = ordinal + 1, player.num_planned
+    return metrics
 
 
 async def record(
@@ -267,11 +327,35 @@ async def register(player: Player) -> None:
     )
 
 
+def check_unchanged(player: Player) -> None:
+    """Weights, environment and template are those that the run began with. Raises ConfigError: results aren't mixed."""
+    run = player.run
+    versions, played = run.store.versions(run.id), run.store.find_trajectories(run=run.id, limit=1)
+    now = {"weights": player.weights_hash(), "environment": run.env_class.version}
+    now["chat template"] = player.renderer.template_hash
+    was = {"weights": versions[0].weights_hash} if versions else {}
+    if played:
+        trajectory = run.store.load_trajectory(played[0].id)
+        was |= {"environment": trajectory.env_version, "chat template": trajectory.template_hash}
+    for name, value in was.items():
+        if value != now[name]:
+            raise ConfigError(
+                f"run {run.id} can't be resumed: its {name} was {value!r} and is {now[name]!r} now; start a new run"
+            )
+
+
 async def prove(player: Player) -> None:
-    """Have the engine prove that it starts with the trainer's weights."""
-    run, (policy, _) = player.run, player.learner
-    prompt = player.renderer.start(run.tasks("train")[0].messages, run.tool_specs())
+    """The start gate: trainer and model agree on logprobs, and the engine proves that it has the trainer's weights."""
+    policy, _ = player.learner
+    prompt = first_prompt(player)
+    check_logprobs(policy, prompt)
     await publish(player, Probe(policy, prompt[:1], prompt[1:]))
+
+
+def first_prompt(player: Player) -> list[int]:
+    """The ids of the first task's prompt."""
+    run = player.run
+    return player.renderer.start(run.tasks("train")[0].messages, run.tool_specs())
 
 
 async def evaluate(player: Player, ordinal: int) -> list[EvalResult]:
@@ -283,6 +367,7 @@ async def evaluate(player: Player, ordinal: int) -> list[EvalResult]:
     modes = {"greedy": (greedy, 1, 1)}
     modes |= {"sampled": (config.sampling, config.eval.samples, config.eval.k)} if config.eval.sampled else {}
     results = []
+    references = run.references(tasks)
     for name, (sampling, size, k) in modes.items():
         started = time.monotonic()
         groups = await collect(player, player.pool(sampling), tasks, purpose=Purpose.EVAL, size=size)
@@ -295,7 +380,7 @@ async def evaluate(player: Player, ordinal: int) -> list[EvalResult]:
             seconds=time.monotonic() - started,
         )
         run.add_seconds({"eval": result.seconds})
-        run.event("eval", ordinal=ordinal, **result.figures())
+        run.event("eval", ordinal=ordinal, **result.figures(), references=references)
         results.append(result)
     return results
 
@@ -304,9 +389,13 @@ async def imitate(player: Player) -> None:
     """Play the demonstrations, then one supervised update after another; each is a step in the store."""
     run, config = player.run, player.run.config
     tasks = list(islice(endless(run.tasks("train"), config.seed), config.sft.demonstrations))
-    pool = make_pool(run, player.renderer, demonstrator_sampler(player.renderer), window=player.window)
+    demonstrate = demonstrator_sampler(player.renderer)
+    demonstrate(run.env_class(config.env.options), tasks[0])  # raises here where there is nobody to imitate
+    pool = make_pool(run, player.renderer, demonstrate, window=player.window)
     groups = await collect(player, pool, tasks, purpose=Purpose.COLLECT, size=1)
     rows = [row for group in groups for sample in group.samples for row in build_rows(sample, for_sft=True)]
+    if not rows:
+        raise TrainingError(f"none of {len(groups)} demonstrations gave anything to imitate; see agentrl show")
     order = endless(rows, derive_seed(config.seed, "sft"))
     run.watcher.phase("supervised updates", config.sft.steps)
     for ordinal in range(config.sft.steps):
@@ -324,18 +413,42 @@ async def _imitate_once(player: Player, ordinal: int, rows: Sequence[Row]) -> No
     run.event("sft", ordinal=ordinal, loss=report.loss, grad_norm=report.grad_norm, version=player.version)
 
 
-def save(player: Player, steps_done: int, before: Sequence[EvalResult] = ()) -> Path:
-    """Write a checkpoint: weights in Hugging Face format, optimizer, and where the run stands."""
+def save(player: Player, before: Sequence[EvalResult] = (), held_out: Sequence[EvalResult] = ()) -> Path:
+    """Write a checkpoint: weights in Hugging Face format, optimizer, and where the run stands.
+
+    No generator's state is in it: whatever is random follows from the seed and an ordinal. `before`: the measure of
+    the weights that the run started from; `held_out`: that of these.
+    """
     run, (policy, trainer) = player.run, player.learner
     state = {
         "run": run.id,
         "version": player.version,
         "last_step": player.last_step,
-        "steps_done": steps_done,
-        "num_planned": player.num_planned,
+        "steps_done": player.steps_done,
+        "num_planned": player.num_planned_before,
         "before": plain([asdict(result) for result in before]),
+        "held_out": next((result.success for result in held_out), None),
     }
-    return checkpoint.save(run.folder / "checkpoints" / f"step-{steps_done}", policy, trainer, state)
+    folder = checkpoint.save(run.folder / "checkpoints" / f"step-{player.steps_done}", policy, trainer, state)
+    checkpoint.prune(folder.parent, keep_last=run.config.train.keep_last, keep_best=run.config.train.keep_best)
+    return folder
+
+
+async def restore(player: Player, folder: Path) -> list[EvalResult]:
+    """Put trainer, counters and store back to where a checkpoint was taken; the measure that the run began with.
+
+    `folder` is the model that the run started from where there is no checkpoint yet: then nothing was measured.
+    """
+    run, (policy, trainer) = player.run, player.learner
+    state = checkpoint.load(folder, trainer) if checkpoint.is_checkpoint(folder) else START
+    player.version, player.last_step = state["version"], state["last_step"]
+    player.steps_done, player.num_planned = state["steps_done"], state["num_planned"]
+    player.is_resumed = True
+    started_from = run.store.versions(run.id)[player.version].weights_hash
+    if policy.weights_hash() != started_from:
+        raise ModelError(f"{folder} doesn't hold version {player.version} of run {run.id}: it was changed since")
+    await run.store.abandon(run.id, version=player.version, step=player.last_step)
+    return [EvalResult(**result) for result in state["before"]]
 
 
 def finish(player: Player, steps: int, before: Sequence[EvalResult], after: Sequence[EvalResult]) -> Summary:
@@ -363,6 +476,7 @@ def finish(player: Player, steps: int, before: Sequence[EvalResult], after: Sequ
         sampled_after=success.get("sampled_after"),
         num_held_out_tasks=max((result.num_tasks for result in before), default=0),
         evals={name: result.figures() for name, result in evals.items()},
+        references=run.references(run.tasks("held_out")) if before else {},
         paths={name: str(path) for name, path in paths.items()},
         phase_seconds=run.phase_seconds,
     )
@@ -377,7 +491,7 @@ async def _drop_unmeasured(run: Run, groups: Sequence[Group]) -> list[Group]:
         num_measured = sum(sample.reward is not None for sample in group.samples)
         if num_measured >= 2:
             usable.append(group)
-        else:
+        elif group.state is not GroupState.DROPPED:
             await run.store.queue.drop(group.id, f"{num_measured} of {group.size} samples were measured")
     return usable
 
@@ -399,4 +513,4 @@ def _step_row(place: int, row: Row, report: RowReport) -> StepRow:
 
 
 def _is_due(done: int, every: int) -> bool:
-    return every > 0 and done % every == 0
+    return done > 0 and every > 0 and done % every == 0

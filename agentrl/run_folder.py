@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import platform
+import re
 import subprocess
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -18,9 +20,11 @@ from typing import Any
 from agentrl import plugins
 from agentrl.config import RunConfig
 from agentrl.environment import Environment
-from agentrl.errors import ConfigError, StoreError
+from agentrl.errors import AgentRLError, ConfigError, StoreError
+from agentrl.interrupts import locked
 from agentrl.place import at
 from agentrl.progress import MetricsFile, Watcher, plain
+from agentrl.rollout.chat_client import ChatClient
 from agentrl.run_log import RunLog
 from agentrl.store.records import Lease, RunStatus
 from agentrl.store.store import Store
@@ -46,18 +50,26 @@ class Run:
     metrics: MetricsFile
     log: RunLog
     scalars: tensorboard.Scalars | None
+    chat: ChatClient
+    """Who answers `ctx.chat`."""
     started: float = field(default_factory=time.monotonic)
     phase_seconds: dict[str, float] = field(default_factory=dict)
+    _references: dict[str, float] | None = None
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Raises ConfigError where the environment has no such tasks."""
-        try:
-            tasks = self.env_class.tasks(self.config.env.options, split)
-        except Exception as error:
-            raise ConfigError(f"environment {self.config.env.name!r}: tasks({split!r}) raised {error!r}") from error
-        if not tasks:
-            raise ConfigError(f"environment {self.config.env.name!r} has no {split} tasks; check its options")
-        return tasks
+        return _tasks(self.config, self.env_class, split)
+
+    def references(self, tasks: Sequence[Task]) -> dict[str, float]:
+        """What the environment has to say beside the held-out measure. Raises ConfigError."""
+        if self._references is None:
+            try:
+                self._references = self.env_class.references(self.config.env.options, tasks)
+            except AgentRLError:
+                raise
+            except Exception as error:
+                raise ConfigError(f"environment {self.config.env.name!r}: references raised {error!r}") from error
+        return self._references
 
     def event(self, kind: str, **values: Any) -> None:
         """Tell the metrics file, the log, TensorBoard and whoever watches."""
@@ -80,7 +92,7 @@ class Run:
 @asynccontextmanager
 async def open_run(config: RunConfig, command: str, watcher: Watcher, model: Path | None = None) -> AsyncIterator[Run]:
     """Make the run's folder and its record; mark how it ended. `model`: the folder of its tokenizer, for `show`."""
-    env_class = plugins.environment(config.env.name)
+    plugins.environment(config.env.name)  # an unknown one leaves no folder behind
     if config.log.tensorboard:
         tensorboard.check_installed()
     folder = _make_folder(config, command)
@@ -93,45 +105,43 @@ async def open_run(config: RunConfig, command: str, watcher: Watcher, model: Pat
             packages=_package_versions(),
             git_commit=_git_commit(),
         )
+        async with _working(config, run_id, command, folder, store, watcher) as run:
+            yield run
+
+
+@asynccontextmanager
+async def reopen_run(config: RunConfig, watcher: Watcher, run_id: str) -> AsyncIterator[tuple[Run, Path]]:
+    """A run that was stopped, and the model to go on from: its last complete checkpoint, or what it started from."""
+    with _open_store(config) as store:
+        record = store.find_run(run_id)
+        folder = Path(record.folder)
+        if not folder.is_dir():
+            raise ConfigError(f"run {record.id}: its folder {folder} is gone; start a new run")
+        async with _working(config, record.id, record.config["command"], folder, store, watcher) as run:
+            yield run, checkpoint.latest(folder / "checkpoints") or Path(record.config["model_folder"])
+
+
+@asynccontextmanager
+async def _working(
+    config: RunConfig, run_id: str, command: str, folder: Path, store: Store, watcher: Watcher
+) -> AsyncIterator[Run]:
+    """The run, while this process alone works on it."""
+    with locked(folder), disk_faults_named(folder):
         run = Run(
             id=run_id,
             command=command,
             config=config,
             folder=folder,
             store=store,
-            env_class=env_class,
+            env_class=plugins.environment(config.env.name),
             watcher=watcher,
             metrics=MetricsFile(folder / "metrics.jsonl"),
             log=RunLog(folder, run_id, config.log, config.secrets()),
             scalars=tensorboard.Scalars(folder) if config.log.tensorboard else None,
+            chat=ChatClient(config.chat),
         )
         async with _ending(run):
             yield run
-
-
-@asynccontextmanager
-async def reopen_run(config: RunConfig, watcher: Watcher, run_id: str) -> AsyncIterator[tuple[Run, Path]]:
-    """A run that was stopped, and its last complete checkpoint."""
-    with _open_store(config) as store:
-        record = store.find_run(run_id)
-        checkpoints = Path(record.folder) / "checkpoints"
-        latest = checkpoint.latest(checkpoints)
-        if latest is None:
-            raise ConfigError(f"run {record.id}: no complete checkpoint in {checkpoints}; start a new run")
-        run = Run(
-            id=record.id,
-            command="train",
-            config=config,
-            folder=Path(record.folder),
-            store=store,
-            env_class=plugins.environment(config.env.name),
-            watcher=watcher,
-            metrics=MetricsFile(Path(record.folder) / "metrics.jsonl"),
-            log=RunLog(Path(record.folder), record.id, config.log, config.secrets()),
-            scalars=tensorboard.Scalars(Path(record.folder)) if config.log.tensorboard else None,
-        )
-        async with _ending(run):
-            yield run, latest
 
 
 @asynccontextmanager
@@ -147,10 +157,47 @@ async def _ending(run: Run) -> AsyncIterator[None]:
             status = RunStatus.INTERRUPTED
             raise
         finally:
+            await run.chat.close()
+            await run.store.finish_run(run.id, status)
+            run.event("end", run=run.id, command=run.command, status=str(status), database=run.store.location)
             if run.scalars is not None:
                 run.scalars.close()
-            await run.store.finish_run(run.id, status)
             LOGGER.info("the run is %s", status)
+
+
+def check_tasks(config: RunConfig, *splits: str) -> None:
+    """Before anything heavy starts. Raises ConfigError where the environment has no tasks of a split."""
+    env_class = plugins.environment(config.env.name)
+    for split in splits:
+        _tasks(config, env_class, split)
+
+
+def _tasks(config: RunConfig, env_class: type[Environment], split: str) -> Sequence[Task]:
+    name = config.env.name
+    try:
+        tasks = env_class.tasks(config.env.options, split)
+    except AgentRLError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"environment {name!r}: tasks({split!r}) raised {error!r}") from error
+    if not tasks:
+        raise ConfigError(f"environment {name!r} has no {split} tasks; check its options")
+    return tasks
+
+
+@contextmanager
+def disk_faults_named(folder: Path) -> Iterator[None]:
+    """A disk that is full, over its quota, read-only or broken leaves as a StoreError that says what to do."""
+    try:
+        yield
+    except Exception as error:
+        # Writers in Rust (safetensors) give the number in their text only.
+        text = re.search(r"\(os error (\d+)\)", str(error))
+        number = error.errno if isinstance(error, OSError) else text and int(text[1])
+        if number not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
+            raise
+        why = f"{getattr(error, 'filename', None) or folder}: {getattr(error, 'strerror', None) or error}"
+        raise StoreError(f"{why}; free some space or make it writable, then resume") from error
 
 
 def lease_seconds(config: RunConfig) -> float:
@@ -193,9 +240,8 @@ def _make_folder(config: RunConfig, command: str) -> Path:
 
 
 def _open_store(config: RunConfig) -> Store:
-    target = config.store.url or str(Path(config.runs_dir) / "agentrl.db")
     try:
-        return Store.open(target)
+        return Store.open(config.database, busy_timeout_s=config.store.busy_timeout_s)
     except StoreError as error:
         raise StoreError(f"store.url: {error}") from error
 

@@ -9,7 +9,8 @@ Most tools are plain typed functions::
 
 The schema comes from the signature, the description from the docstring. A parameter named `ctx` gets the
 `ToolContext` and is not shown to the model. A function that raises gives an error observation: the agent's
-mistakes are data. In-process functions can't be killed, so keep them short.
+mistakes are data. In-process functions can't be killed, so keep them short; `@tool(isolated=True)` runs one in a
+process of its own, which is killed at the tool's time-out.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, get_type_hints
+from dataclasses import dataclass, replace
+from typing import Any, get_type_hints, overload
 
 from pydantic import BaseModel, ConfigDict, create_model
 
@@ -68,7 +69,7 @@ class Tool(ABC):
 
 
 class FunctionTool(Tool):
-    """A tool from a typed function, sync or async. Sync functions run in the loop's bounded thread pool."""
+    """A tool from a typed function, sync or async. The AgentLoop runs sync functions in threads of their own."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -92,14 +93,62 @@ class FunctionTool(Tool):
         return self.function(**arguments, **extra)
 
 
-def tool(function: Callable[..., Any]) -> FunctionTool:
-    """Make a tool from a typed function with a docstring. Raises TypeError where a parameter has no type."""
-    return FunctionTool(function)
+class IsolatedTool(FunctionTool):
+    """A function tool whose every call runs in a child process; see `agentrl.isolated`. `ctx.sandbox` is None there.
+
+    Arguments and result cross as JSON. Each call starts an interpreter, which imports the function's module.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        """Raises TypeError for a lambda, a closure, a method: what a child can't find by its name."""
+        from agentrl.isolated import function_name
+
+        function_name(function)
+        super().__init__(function)
+        self.is_async = True  # a call only waits for the process: it needs no thread
+
+    def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        super().validate(arguments)
+        return arguments  # as JSON; the child coerces them
+
+    async def call(self, arguments: dict[str, Any], ctx: ToolContext) -> ToolResult:
+        from agentrl.isolated import run_isolated
+
+        return await run_isolated(self, arguments, ctx)
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> FunctionTool: ...
+
+
+@overload
+def tool(*, isolated: bool = False) -> Callable[[Callable[..., Any]], FunctionTool]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None, /, *, isolated: bool = False
+) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
+    """Make a tool from a typed function with a docstring; `isolated`: each call in a process that can be killed.
+
+    Raises TypeError where a parameter has no type, or an isolated function isn't defined at module level.
+    """
+    make = IsolatedTool if isolated else FunctionTool
+    return make if function is None else make(function)
 
 
 def as_result(value: Any) -> ToolResult:
-    """A function's return value as a ToolResult."""
-    return value if isinstance(value, ToolResult) else ToolResult(content=str(value))
+    """A function's return value as a ToolResult: None is empty, bytes are text whose invalid UTF-8 can be restored."""
+    if isinstance(value, ToolResult):
+        return value if isinstance(value.content, str) else replace(value, content=_as_text(value.content))
+    return ToolResult(content=_as_text(value))
+
+
+def _as_text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode("utf-8", "surrogateescape")
+    return str(value)
 
 
 def _arguments_model(function: Callable[..., Any]) -> tuple[type[BaseModel], bool]:

@@ -14,9 +14,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
@@ -71,11 +73,20 @@ class Task(_Record):
     messages: list[Message]
     data: dict[str, JsonValue] = Field(default_factory=dict)
 
-    @property
+    @cached_property
     def key(self) -> str:
-        """Hash of (env, messages, data), without id and split: the same task in two splits has one key."""
+        """Hash of (env, messages, data), without id and split: the same task in two splits has one key.
+
+        Kept once it was asked for, which is several times a rollout: don't change a task, copy it.
+        """
         content = {"env": self.env, "messages": [m.model_dump() for m in self.messages], "data": self.data}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy with a key of its own."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("key", None)
+        return copied
 
 
 class Artifacts(_Record):
@@ -293,6 +304,10 @@ class Trajectory:
         """The context of turn `index` and what was sampled there."""
         return self.context(index) + self.turns[index].sampled_ids
 
+    def turns_of(self, agent: str = "main") -> list[Turn]:
+        """One agent's turns: the policy's are those of "main"; user simulators and judges have names of their own."""
+        return [turn for turn in self.turns if turn.agent == agent]
+
     @property
     def turn_reward(self) -> float:
         """The sum of the turns' rewards: the default for a grade."""
@@ -352,6 +367,8 @@ class Group:
     size: int
     state: GroupState = GroupState.PLANNED
     lease_generation: int = 0
+    reissue: int = 0
+    """How often it was given out again after a crash or a stop."""
     samples: list[Sample] = field(default_factory=list)
     """The final attempt of each sample."""
 

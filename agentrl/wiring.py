@@ -2,35 +2,47 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from agentrl.config import ModelConfig, RunConfig, SamplingConfig
+import torch
+
+from agentrl.config import EngineConfig, ModelConfig, RunConfig, SamplingConfig, TrainConfig
 from agentrl.engine.embedded import EmbeddedEngine
 from agentrl.environment import Environment
-from agentrl.errors import ConfigError, ModelError
+from agentrl.errors import ConfigError, ModelError, TrainingError
 from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.loop import AgentLoop
 from agentrl.rollout.parser import HermesParser, write_reply
 from agentrl.rollout.pool import RolloutPool
+from agentrl.rollout.process import collector_spared, require_open_files
 from agentrl.rollout.renderer import Renderer
+from agentrl.rollout.retry import RetryPolicy
 from agentrl.rollout.samplers import EngineSampler, ReplySampler, ScriptedSampler
 from agentrl.run_folder import Run
 from agentrl.sync.memory import MemorySync
 from agentrl.train import smollm2, tiny
+from agentrl.train.devices import choose_devices
 from agentrl.train.policy import Policy
 from agentrl.train.pretrained import local_folder
+from agentrl.train.ranks import Ranks
 from agentrl.train.trainer import Trainer
 from agentrl.types import Group, Task, derive_seed
 
 MakeSampler = Callable[[Environment, Task], ReplySampler]
 NOISE_FLOOR = 1e-6
 """Nats; two exact computations of a logprob in float32 differ by more than this."""
+CANARY_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.3}
+"""Nats by which an engine may differ from the trainer on the canary, by train.dtype: in bfloat16 a logit of 32 is exact
+to 1/8 only, and the engine may compute in another type."""
+RANKS_LOOK_S = 1.0
+"""Seconds between looks at the other ranks while nothing is asked of them."""
 T = TypeVar("T")
 
 
@@ -53,7 +65,7 @@ class Probe:
             (sample.trajectory.context(turn.index), turn.sampled_ids)
             for group in groups
             for sample in group.samples
-            for turn in sample.trajectory.turns[:1]
+            for turn in sample.trajectory.turns_of()[:1]
             if turn.sampled_ids
         ]
         return cls(policy, *turns[0]) if turns else None
@@ -81,8 +93,14 @@ class Player:
     """Of the weights in force."""
     last_step: int | None = None
     """Id of the last step that was recorded."""
+    steps_done: int = 0
+    """Steps of the surviving line that are recorded: the next step's ordinal."""
     num_planned: int = 0
     """Groups planned so far: the next ordinal in the plan."""
+    num_planned_before: int = 0
+    """The same as of the last step: from there a resumed run goes through the plan again."""
+    is_resumed: bool = False
+    """Was the run stopped before? Then groups of its plan may be in the store already."""
     noise: float = NOISE_FLOOR
     """Largest difference in logprob seen between trainer and engine with equal weights (nats)."""
 
@@ -98,6 +116,14 @@ class Player:
         sampler = EngineSampler(self.client)
         return make_pool(self.run, self.renderer, lambda env, task: sampler, window=self.window, sampling=sampling)
 
+    def take_engine_faults(self) -> dict[str, int]:
+        """Failed tries of requests by kind since the last call, also those that a later try made good."""
+        if self.client is None:
+            return {}
+        faults = {str(kind): num for kind, num in self.client.faults.items()}
+        self.client.faults.clear()
+        return faults
+
     def weights_hash(self) -> str:
         """Of the weights in force; empty where a server of somebody else holds them."""
         if self.policy is not None:
@@ -112,7 +138,8 @@ async def open_player(run: Run, model: Path) -> AsyncIterator[Player]:
     renderer = load_renderer(run, model)
     async with open_engine(run, model) as (engine, client):
         window = client.max_model_len or config.limits.max_context_tokens or 0
-        yield Player(run=run, renderer=renderer, window=window, engine=engine, client=client)
+        with collector_spared():
+            yield Player(run=run, renderer=renderer, window=window, engine=engine, client=client)
 
 
 @asynccontextmanager
@@ -122,46 +149,102 @@ async def open_learner(run: Run, model: Path) -> AsyncIterator[Player]:
         assert player.engine is not None
         with open_policy(run, model) as policy:
             player.policy, player.trainer = policy, Trainer(policy, run.config.train, run.config.algorithm)
+            player.sync = MemorySync(tolerance=CANARY_TOLERANCE[run.config.train.dtype])
             player.sync.connect(policy.model, [player.engine])
             try:
-                yield player
+                async with watched(policy.ranks):
+                    yield player
             finally:
                 player.sync.close()
+
+
+@asynccontextmanager
+async def watched(ranks: Ranks) -> AsyncIterator[None]:
+    """End the block with a TrainingError when another rank dies, also while rollouts play and no rank is needed."""
+    body = asyncio.current_task()
+    assert body is not None
+    failure: list[TrainingError] = []
+
+    async def look() -> None:
+        while not failure:
+            await asyncio.sleep(RANKS_LOOK_S)
+            if error := ranks.failure():
+                failure.append(error)
+                body.cancel()
+
+    task = asyncio.create_task(look())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if failure and body.uncancel() == 0:
+            raise failure[0] from None
+        raise
+    finally:
+        task.cancel()
 
 
 @asynccontextmanager
 async def open_engine(run: Run, model: Path) -> AsyncIterator[tuple[EmbeddedEngine | None, HttpClient]]:
     """The engine and a checked client of it."""
     options = run.config.engine
+    # A server of our own is in this process, so that a connection has both its ends here.
+    require_open_files(run.config.rollout.concurrency * (1 if options.url else 2))
     if options.url is not None:
         # A server that reports no version serves the weights that it was started with: version 0 of this run.
-        async with HttpClient(
-            options.url, key=options.key, version=0, request_timeout_s=options.request_timeout_s
-        ) as client:
+        async with make_client(options, options.url, key=options.key, version=0) as client:
             await client.check()
             yield None, client
         return
-    engine = EmbeddedEngine(
+    engine = engine_class(options.name)(
         model,
         threads=options.threads,
         max_batch_tokens=options.max_batch_tokens,
         cache_tokens=options.cache_tokens,
     )
-    async with engine:
+    async with engine, make_client(options, engine.url, key=engine.key, name=engine.name) as client:
         run.log.hide(engine.key)
-        async with HttpClient(
-            engine.url, key=engine.key, name=engine.name, request_timeout_s=options.request_timeout_s
-        ) as client:
-            await client.check()
-            yield engine, client
+        await client.check()
+        yield engine, client
+
+
+def engine_class(name: str) -> type[EmbeddedEngine]:
+    """The engine of a name in `engine.name`."""
+    if name == "embedded":
+        return EmbeddedEngine
+    from agentrl.testing.engine import ScriptedEngine
+
+    return ScriptedEngine
+
+
+def make_client(options: EngineConfig, url: str, **of_server: Any) -> HttpClient:
+    """A client with the configured time limits and retries."""
+    return HttpClient(
+        url,
+        request_timeout_s=options.request_timeout_s,
+        connect_timeout_s=options.connect_timeout_s,
+        retry=RetryPolicy(
+            max_tries=options.max_tries, wait_s=options.retry_wait_s, max_wait_s=options.max_retry_wait_s
+        ),
+        **of_server,
+    )
 
 
 def open_policy(run: Run, model: Path) -> Policy:
     """The weights to train; a context manager."""
     config = run.config.train
     return Policy.load(
-        model, device=config.device, threads=config.threads, logprob_chunk_tokens=config.logprob_chunk_tokens
+        model,
+        device=devices_of(config),
+        threads=config.threads,
+        logprob_chunk_tokens=config.logprob_chunk_tokens,
+        dtype=getattr(torch, config.dtype),
+        activation_checkpointing=config.activation_checkpointing,
     )
+
+
+def devices_of(config: TrainConfig) -> list[str]:
+    """The device of each rank. Raises ConfigError for what isn't there, before anything heavy starts."""
+    return choose_devices(config, torch.cuda.device_count())
 
 
 def make_pool(
@@ -179,6 +262,7 @@ def make_pool(
         limits=config.limits,
         sampling=sampling or config.sampling,
         window=window,
+        chat=run.chat,
     )
     return RolloutPool(loop, config.rollout, config.seed)
 

@@ -5,6 +5,14 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
+import sys
+
+
+def agentrl(*words: str) -> None:
+    """Run the command line in a process of its own. Raises CalledProcessError if it fails."""
+    code = "import sys; from agentrl.cli import main; sys.exit(main(sys.argv[1:]))"
+    subprocess.run([sys.executable, "-c", code, *words], check=True)
 
 
 def report(name: str, value: float | dict[str, float], target: str, ok: bool) -> bool:

@@ -7,8 +7,9 @@ import sys
 
 BENCHMARKS = (
     ["benchmarks.gradient"],
+    ["benchmarks.memory"],
     ["benchmarks.parity"],
-    ["benchmarks.learning"],
+    ["benchmarks.learning", "--seeds", "0", "1", "2"],
     ["benchmarks.learning", "--control"],
 )
 

@@ -16,8 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks import report
-from benchmarks.learning import agentrl
+from benchmarks import agentrl, report
 
 STEPS = 20
 TARGET = 1e-4
@@ -66,9 +65,9 @@ def measure(folder: Path, warm_start: bool, overrides: list[str]) -> tuple[Path,
     """(the run's folder, summary.json)."""
     settings = [f"runs_dir={folder}", *SMALL, *(WARM_PROBLEMS if warm_start else []), *overrides]
     if warm_start:
-        agentrl("sft", *settings, *WARM_START, "name=start")
+        agentrl("sft", "--env", "calculator", *settings, *WARM_START, "name=start")
         settings += [f"model.path={folder}/start/checkpoints/step-16"]
-    agentrl("train", *settings, "name=bench")
+    agentrl("train", "--env", "calculator", *settings, "name=bench")
     return folder / "bench", json.loads((folder / "bench" / "summary.json").read_text())
 
 

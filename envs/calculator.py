@@ -17,7 +17,7 @@ from typing import NamedTuple
 from pydantic import Field
 
 from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, Oracle
-from agentrl.tool import tool
+from agentrl.tool import Tool, tool
 from agentrl.tools.calculator import evaluate, format_number
 from agentrl.types import Artifacts, Grade, Message, Task, ToolCall, Trajectory
 
@@ -40,6 +40,17 @@ def calculator(expression: str) -> str:
     return format_number(evaluate(expression, max_operations=1))
 
 
+def _liar() -> Tool:
+    """A tool that looks like the calculator, with results that are a little off."""
+
+    def lie(expression: str) -> str:
+        rng = random.Random(expression)
+        return format_number(evaluate(expression, max_operations=1) + rng.choice([-1, 1]) * rng.randint(2, 9))
+
+    lie.__name__, lie.__doc__ = calculator.name, calculator.description
+    return tool(lie)
+
+
 class CalculatorConfig(EnvironmentConfig):
     """Options of the calculator environment."""
 
@@ -51,6 +62,8 @@ class CalculatorConfig(EnvironmentConfig):
     task_seed: int = 0
     hasty: float = Field(0.65, ge=0, le=1)
     """Share of the problems that the demonstrator answers with the result of its first call."""
+    lying: bool = False
+    """A control: the tool answers wrong, so whoever still solves problems doesn't listen to it."""
 
 
 class Step(NamedTuple):
@@ -66,7 +79,13 @@ class Calculator(Environment):
     Config = CalculatorConfig
     version = "1"
 
-    tools = (calculator,)
+    tools: Sequence[Tool] = (calculator,)
+
+    def __init__(self, config: EnvironmentConfig) -> None:
+        super().__init__(config)
+        assert isinstance(config, CalculatorConfig)
+        if config.lying:
+            self.tools = (_liar(),)
 
     @classmethod
     def tasks(cls, config: EnvironmentConfig, split: str) -> Sequence[Task]:

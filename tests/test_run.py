@@ -15,6 +15,7 @@ import torch
 
 from agentrl import plugins
 from agentrl.batch.rows import WeightRun, build_rows
+from agentrl.cli.display import Display
 from agentrl.engine import embedded
 from agentrl.engine.embedded import EmbeddedEngine
 from agentrl.engine.weights import LoadReport
@@ -23,6 +24,7 @@ from agentrl.errors import ConfigError, PublishError
 from agentrl.progress import Silent, Summary
 from agentrl.run import resume, train
 from agentrl.store import RunStatus, Store
+from agentrl.testing.audit import audit
 from agentrl.train.policy import Policy
 from agentrl.types import Artifacts, Grade, GroupState, Sampler, StopReason, Task, Trajectory
 from tests.small import EvenIds, small_config
@@ -230,26 +232,38 @@ async def test_a_run_that_died_goes_on_from_its_last_checkpoint(even: None, tmp_
     assert store.find_run(run.id).status is RunStatus.COMPLETED
 
 
-async def test_all_rewards_equal_is_counted_and_makes_no_version(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+async def test_d11_a_constant_reward_makes_visible_steps_without_signal_and_the_run_reaches_its_end(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Same(EvenIds):
         @classmethod
         async def grade(
             cls, task: Task, trajectory: Trajectory, artifacts: Artifacts, ctx: EnvironmentContext
         ) -> Grade:
-            return Grade(reward=0.5)
+            return Grade(reward=1.0)
 
     use(monkeypatch, Same)
-    done = await run_small(tmp_path, cache)
+    with Display(2) as display:
+        done = await run_small(tmp_path, cache, watcher=display)
     assert [record["num_zero_variance_groups"] for record in done.steps] == [2, 2]
     assert [record["num_updates"] for record in done.steps] == [0, 0]
+    shares = [[record[f"{name}_share"] for name in ("zero_variance", "all_zero", "all_one")] for record in done.steps]
+    assert shares == [[1.0, 0.0, 1.0]] * 2
+    out = capsys.readouterr().out
+    assert out.count("NO SIGNAL: rewards are equal within 100% of the groups (0% all 0, 100% all 1)") == 2
     assert [v.id for v in done.store.versions(done.summary.run)] == [0]
+    stored = [step.metrics or {} for step in done.store.steps(done.summary.run)]
+    assert [metrics["all_one_share"] for metrics in stored] == [1.0, 1.0]
     row = done.store.rows_of(done.summary.run, 0)[0]
     assert row.advantage == 0 and {weight[3] for weight in row.weights} == {"zero_variance"}
+    assert done.store.find_run(done.summary.run).status is RunStatus.COMPLETED
+    assert Path(done.summary.paths["checkpoint"]).is_dir()
+    # The learning rate goes by the step's ordinal, with or without an update.
+    assert done.steps[0]["learning_rate"] < done.steps[1]["learning_rate"]
+    assert audit(tmp_path / "agentrl.db") == []
 
 
-async def test_unmeasured_rewards_are_left_out_and_counted_and_the_run_goes_on(
+async def test_d04_unmeasured_rewards_are_left_out_and_counted_and_the_run_goes_on(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values: Iterator[float | None] = itertools.cycle([None, math.nan, 1.0, 0.0])

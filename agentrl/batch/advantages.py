@@ -25,6 +25,8 @@ from agentrl.types import Group
 
 EPSILON = 1e-6
 """Added to the standard deviation, in units of reward."""
+TOLERANCE = 1e-8
+"""Rewards that are no further apart are equal, in units of the larger of 1 and the largest of them."""
 TOO_FEW_MEASURED = "too_few_measured"
 ZERO_VARIANCE = "zero_variance"
 UNMEASURED = "unmeasured"
@@ -38,6 +40,10 @@ class AdvantageReport:
     num_dropped_groups: int = 0
     """Fewer than two measured samples."""
     num_zero_variance_groups: int = 0
+    num_all_zero_groups: int = 0
+    """Of these, groups whose rewards are all 0: too hard."""
+    num_all_one_groups: int = 0
+    """Of these, groups whose rewards are all 1: too easy."""
     num_trajectories: int = 0
     num_unmeasured: int = 0
     reward_mean: float = math.nan
@@ -60,9 +66,15 @@ class AdvantageReport:
             "num_groups": self.num_groups,
             "num_dropped_groups": self.num_dropped_groups,
             "num_zero_variance_groups": self.num_zero_variance_groups,
+            "zero_variance_share": self._share(self.num_zero_variance_groups),
+            "all_zero_share": self._share(self.num_all_zero_groups),
+            "all_one_share": self._share(self.num_all_one_groups),
             "num_trajectories": self.num_trajectories,
             "num_unmeasured": self.num_unmeasured,
         }
+
+    def _share(self, num_groups: int) -> float:
+        return num_groups / self.num_groups if self.num_groups else math.nan
 
 
 def assign_advantages(
@@ -91,14 +103,13 @@ def assign_advantages(
         reason = _no_signal(list(measured.values()))
         if reason is not None:
             report.group_reasons[group.id] = reason
+            _count_equal(report, reason, list(measured.values()))
             measured = dict.fromkeys(measured, 0.0)
         else:
             measured = _advantages(measured, normalize_std)
         report.advantages.update(measured)
     report.num_unmeasured = len(unmeasured)
-    reasons = list(report.group_reasons.values())
-    report.num_dropped_groups = reasons.count(TOO_FEW_MEASURED)
-    report.num_zero_variance_groups = reasons.count(ZERO_VARIANCE)
+    report.num_dropped_groups = list(report.group_reasons.values()).count(TOO_FEW_MEASURED)
     _describe(report, rewards)
     _write(groups, rows, report, unmeasured)
     return report
@@ -123,7 +134,14 @@ def _no_signal(rewards: Sequence[float]) -> str | None:
         return TOO_FEW_MEASURED
     # Rewards that are sums of parts differ in the last bit; divided by their deviation that would be all signal.
     spread = max(rewards) - min(rewards)
-    return ZERO_VARIANCE if spread <= 1e-8 * max(1.0, *(abs(reward) for reward in rewards)) else None
+    return ZERO_VARIANCE if spread <= TOLERANCE * max(1.0, *(abs(reward) for reward in rewards)) else None
+
+
+def _count_equal(report: AdvantageReport, reason: str, rewards: Sequence[float]) -> None:
+    if reason == ZERO_VARIANCE:
+        report.num_zero_variance_groups += 1
+        report.num_all_zero_groups += math.isclose(rewards[0], 0.0, abs_tol=TOLERANCE)
+        report.num_all_one_groups += math.isclose(rewards[0], 1.0, abs_tol=TOLERANCE)
 
 
 def _advantages(rewards: dict[str, float], normalize_std: bool) -> dict[str, float]:

@@ -108,6 +108,38 @@ def pack(
     return [_micro_batch(packed, selection, scale) for packed in bins]
 
 
+def deal(micro_batches: Sequence[MicroBatch], num_ranks: int) -> list[list[MicroBatch]]:
+    """One share per rank, all of equal length: micro-batch i goes to rank i % num_ranks.
+
+    FSDP's collectives need the same number of passes on every rank, so what is missing at the end is padding.
+    """
+    missing = -len(micro_batches) % num_ranks
+    padded = [*micro_batches, *(padding() for _ in range(missing))]
+    return [padded[rank::num_ranks] for rank in range(num_ranks)]
+
+
+def padding() -> MicroBatch:
+    """A micro-batch that counts nothing. One id is selected, so that every weight, the head's too, gets a gradient."""
+    nothing = np.zeros(2)
+    row = Row(
+        trajectory="padding",
+        end_turn=-1,
+        group=None,
+        grade_id=None,
+        ids=np.zeros(2, np.int64),
+        mask=np.zeros(2, np.int8),
+        weights=nothing,
+        logprobs=nothing,
+        versions=np.full(2, -1),
+        temperature=np.ones(2),
+        turn_index=np.zeros(2, np.int64),
+        rewards=nothing,
+        advantages=nothing,
+        proximal=nothing,
+    )
+    return _micro_batch([row], lambda _: np.array([False, True]), lambda _: 0.0)
+
+
 def trained_ids(row: Row) -> Bools:
     """[T], the ids that count in the loss."""
     chosen: Bools = row.weights != 0

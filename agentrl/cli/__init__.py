@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from agentrl.config import hide_passwords
 from agentrl.errors import AgentRLError
+from agentrl.interrupts import Terminated
 from agentrl.place import place_of, place_text
 from agentrl.run_log import log_path
 from agentrl.visible import one_line
@@ -19,8 +20,9 @@ COMMANDS = {
     "eval": "measure a model on held-out tasks",
     "rollout": "play a few tasks and print the transcripts",
     "sft": "warm start: imitate the environment's oracle",
+    "runs": "list the runs of a database: status, last metrics, folder",
     "show": "print a stored trajectory, token by token",
-    "env": "list environments",
+    "env": "list, make and check environments",
 }
 
 
@@ -37,7 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             module = importlib.import_module(f"agentrl.cli.{name}")
             module.add_arguments(command)
             command.set_defaults(run=module.run)
-    options = parser.parse_args([a for a in arguments if a != "--debug"])
+    words = [word for word in arguments if word != "--debug"]
+    options, rest = parser.parse_known_args(words)
+    if rest and (any(word.startswith("-") for word in rest) or not hasattr(options, "overrides")):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:  # key=value after an option: argparse takes only the first row of them
+        options.overrides += rest
     options.debug = "--debug" in arguments
     return _run(options)
 
@@ -46,9 +53,9 @@ def _run(options: argparse.Namespace) -> int:
     try:
         result: int = options.run(options)
         return result
-    except KeyboardInterrupt:
-        print(f"agentrl {options.command}: interrupted", file=sys.stderr)
-        return 130
+    except (KeyboardInterrupt, Terminated) as stop:
+        print(f"agentrl {options.command}: stopped", file=sys.stderr)
+        return 130 if isinstance(stop, KeyboardInterrupt) else 143
     except BrokenPipeError:  # the reader of our output has gone, e.g. `head`
         sys.stderr.close()
         return 1

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
+import threading
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
 from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError, ConfigError, StoreError
+from agentrl.interrupts import Terminated
 
 T = TypeVar("T")
 DEFAULT_DATABASE = "runs/agentrl.db"
@@ -52,25 +55,84 @@ def existing_database(target: str) -> str:
     return target
 
 
-def stored_config(run: str, options: argparse.Namespace) -> RunConfig:
-    """The config of a run that is to be resumed. Raises StoreError, ConfigError."""
-    from agentrl.store.store import Store
-
+def stored_config(run: str, options: argparse.Namespace, command: str = "train") -> RunConfig:
+    """The config of a run of `command` that is to be resumed. Raises StoreError, ConfigError."""
     if options.overrides or options.env:
         raise ConfigError("--resume goes on with the run's own config: leave out --env and key=value")
-    with Store.open(existing_database(options.db)) as store:
+    return _stored_config(run, options.db, command)
+
+
+def resumed_config(run: str, options: argparse.Namespace, command: str) -> RunConfig | None:
+    """As `stored_config`, but the command may be repeated as it was: a config that differs is refused.
+
+    None where `--cfg` printed it. Raises StoreError, ConfigError.
+    """
+    if not (options.overrides or options.env):
+        stored = _stored_config(run, options.db, command)
+        if stored.engine.key is not None:
+            raise ConfigError(f"run {run}: its engine.key isn't stored; repeat its command with --resume {run}")
+        return stored
+    given = config_of(options)
+    if given is None:
+        return None
+    database = options.db if options.db != DEFAULT_DATABASE else given.database
+    was, now = (_leaves(it.public()) for it in (_stored_config(run, database, command), given))
+    for key in sorted(was.keys() | now.keys()):
+        if was.get(key) != now.get(key) and key.partition(".")[0] not in ("name", "runs_dir", "store"):
+            raise ConfigError(
+                f"--resume {run}: {key}={now.get(key)}, but the run has {was.get(key)}; results of different configs "
+                "aren't mixed. Leave it out, or start a new run without --resume"
+            )
+    return given.model_copy(update={"store": given.store.model_copy(update={"url": database})})
+
+
+def _stored_config(run: str, database: str, command: str) -> RunConfig:
+    from agentrl.store.store import Store
+
+    with Store.open(existing_database(database)) as store:
         stored = dict(store.find_run(run).config)
-    if stored.pop("command") != "train":
-        raise ConfigError(f"run {run} is no training run; only those can be resumed")
+    if stored.pop("command") != command:
+        kind = {"train": "training run"}.get(command, f"{command} run")
+        raise ConfigError(f"run {run} is no {kind}; `agentrl {command} --resume` goes on with those only")
     del stored["model_folder"]
-    stored["store"]["url"] = options.db
+    stored["store"]["url"] = database
     return RunConfig.model_validate(stored)
 
 
+def _leaves(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"section.key": value} of a nested config."""
+    found: dict[str, Any] = {}
+    for name, value in node.items():
+        found |= _leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return found
+
+
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end; of several errors at once, the first that a user can act on is raised."""
+    """Run to the end; of several errors at once, the first that a user can act on is raised.
+
+    SIGTERM ends it as Ctrl-C does: in an orderly way, with everything written. Raises Terminated after it.
+    """
+    terminated = False
+
+    async def main() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+
+        def stop() -> None:
+            nonlocal terminated
+            terminated = True
+            task.cancel()
+
+        if threading.current_thread() is threading.main_thread():  # the only one that gets signals
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+        return await work
+
     try:
-        return asyncio.run(work)
+        return asyncio.run(main())
+    except asyncio.CancelledError:
+        if terminated:
+            raise Terminated from None
+        raise
     except BaseExceptionGroup as group:
         raise _first(group) from group
 

@@ -19,6 +19,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
+from yaml import YAMLError
 
 from agentrl import plugins
 from agentrl.config import EnvSelection, RunConfig
@@ -33,6 +34,7 @@ def load_config(env: str, overrides: Sequence[str] = ()) -> RunConfig:
     parsed = _parse(overrides)
     for override in parsed:
         _check_key(override, schema)
+    _register_yaml(env, schema)
     composed = _compose(env, schema, overrides)
     try:
         return RunConfig.model_validate(composed)
@@ -77,7 +79,7 @@ def _check_key(override: Override, schema: dict[str, Any]) -> None:
         raise ConfigError(f"{override.input_line!r}: one value per key; start one run per value")
     if key in GROUPS:
         _check_choice(key, str(override.value()))
-    elif key not in known:
+    elif key not in known and not _is_inside(key, schema):
         raise ConfigError(f"unknown key {key!r}; nearest: {_nearest(key, known)}. `--cfg` prints every key")
 
 
@@ -90,11 +92,39 @@ def _check_choice(group: str, choice: str) -> None:
         raise ConfigError(f"unknown {group} {choice!r}; nearest: {near}, known: {', '.join(choices)}.{hint}")
 
 
+def _register_yaml(env: str, schema: dict[str, Any]) -> None:
+    """Make the environment's own YAML known to Hydra as env/NAME. Raises ConfigError for a key that doesn't exist.
+
+    It goes in by its content, so that no search path has to be set and its package needs no special folders.
+    """
+    yaml = plugins.environment_yaml(env)
+    ConfigStore.instance().repo.get("env", {}).pop(f"{env}.yaml", None)  # of an earlier call
+    if yaml is None:
+        return
+    node = _read_yaml(yaml)
+    known = list(_keys(schema))
+    for key in _keys({key: value for key, value in node.items() if key != "defaults"}):
+        if key not in known and not _is_inside(key, schema):
+            raise ConfigError(f"{yaml.place}: unknown key {key!r}; nearest: {_nearest(key, known)}")
+    ConfigStore.instance().store(group="env", name=env, node=node, package="_global_")
+
+
+def _read_yaml(yaml: plugins.PluginYaml) -> dict[str, Any]:
+    try:
+        node = OmegaConf.to_container(OmegaConf.create(yaml.text), resolve=False)
+    except (OmegaConfBaseException, YAMLError) as error:
+        raise ConfigError(f"{yaml.place}: no valid YAML: {_first_line(error)}") from None
+    if not isinstance(node, dict):
+        raise ConfigError(f"{yaml.place}: must hold keys and values, e.g. limits.max_turns as in `--cfg`")
+    return {str(key): value for key, value in node.items()}
+
+
 def _compose(env: str, schema: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     ConfigStore.instance().store(name="schema", node=schema)
     try:
         with initialize_config_module(config_module="agentrl.configs", version_base="1.3"):
-            config = compose(config_name="run", overrides=[f"env={env}", *overrides])
+            added = [_adding(text, schema) for text in overrides]
+            config = compose(config_name="run", overrides=[f"env={env}", *added])
             resolved = OmegaConf.to_container(config, resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(_first_line(error)) from None
@@ -102,9 +132,24 @@ def _compose(env: str, schema: dict[str, Any], overrides: Sequence[str]) -> dict
     return {str(key): value for key, value in resolved.items()}
 
 
+def _is_inside(key: str, schema: dict[str, Any]) -> bool:
+    """Is it an option that holds any keys (its default is an empty mapping), or a key in one?"""
+    node: Any = schema
+    for name in key.split("."):
+        if node == {}:
+            return True
+        node = node.get(name) if isinstance(node, dict) else None
+    return bool(node == {})
+
+
+def _adding(override: str, schema: dict[str, Any]) -> str:
+    """As Hydra wants it: a key that isn't there yet has to be added."""
+    return f"++{override}" if _is_inside(override.partition("=")[0], schema) else override
+
+
 def _keys(node: dict[str, Any], prefix: str = "") -> Iterator[str]:
     for name, value in node.items():
-        if isinstance(value, dict):
+        if value and isinstance(value, dict):
             yield from _keys(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}"
@@ -118,7 +163,7 @@ def _nearest(key: str, known: list[str]) -> str:
         its_section, _, its_last = candidate.rpartition(".")
         initials = "".join(word[0] for word in its_last.split("_"))
         alike = 1.0 if last == initials else difflib.SequenceMatcher(None, last, its_last).ratio()
-        return alike + 0.25 * difflib.SequenceMatcher(None, section, its_section).ratio()
+        return alike + 0.1 * difflib.SequenceMatcher(None, section, its_section).ratio()
 
     return max(known, key=likeness)
 

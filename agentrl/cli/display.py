@@ -56,6 +56,12 @@ class Display:
     def _run_line(self, values: dict[str, Any]) -> str:
         return f"{values['command']}: run {values['run']} in {values['folder']}"
 
+    def _end_line(self, values: dict[str, Any]) -> str:
+        if values["status"] == "completed" or values["command"] not in ("train", "eval"):
+            return ""
+        again = f"agentrl {values['command']} --resume {values['run']} --db {values['database']}"
+        return f"{values['status']}; go on with: {again}"
+
     def _model_line(self, values: dict[str, Any]) -> str:
         if not values["tools_in_system"]:
             return ""
@@ -79,13 +85,32 @@ class Display:
         return (
             f"  step {done:3d}/{self.total_steps}  reward {number(values['reward_mean'])}{left_out}  "
             f"held-out {number(self.held_out)}  {values['tokens_per_s']:5.0f} tokens/s  "
-            f"left {duration(left)}  [{phases} s]"
+            f"left {duration(left)}  [{phases} s]{why_not_normal(values)}"
         )
 
 
 def number(value: float | None) -> str:
     """Three digits; a dash where nothing was measured."""
     return "-" if value is None or value != value else f"{value:.3f}"
+
+
+def references_text(references: dict[str, float]) -> str:
+    """`random 0.014, optimal 1`"""
+    return ", ".join(f"{name} {f'{value:.3f}'.rstrip('0').rstrip('.')}" for name, value in references.items())
+
+
+def why_not_normal(values: dict[str, Any]) -> str:
+    """What to say of a step that changed no weights, or not with all of its updates; empty for a normal one."""
+    if values["num_skipped_updates"]:
+        return f"  SKIPPED {values['num_skipped_updates']} updates: {', '.join(values['skipped_updates'].values())}"
+    if values["num_updates"]:
+        return ""
+    if not values["num_groups"]:
+        return "  NO SIGNAL: no group has two measured samples"
+    shares = (f"{values[name]:.0%} {what}" for name, what in (("all_zero_share", "all 0"), ("all_one_share", "all 1")))
+    return (
+        f"  NO SIGNAL: rewards are equal within {values['zero_variance_share']:.0%} of the groups ({', '.join(shares)})"
+    )
 
 
 def duration(seconds: float) -> str:
@@ -108,6 +133,8 @@ def eval_text(values: dict[str, Any]) -> str:
         classes = ", ".join(f"{name} {share['num']:.0f}" for name, share in values["failures"].items())
         text += f"; over the {num_scored} scored samples, of all {values['num_samples']} it is "
         text += f"{number(values['success_of_all'])}: {values['num_unmeasured']} unmeasured ({classes})"
+    if values.get("references"):
+        text += f", reward {number(values.get('reward'))} ({references_text(values['references'])})"
     return text
 
 
@@ -125,6 +152,9 @@ def closing_lines(summary: Summary) -> list[str]:
         if summary.sampled_after is not None:
             sampled += f" → {number(summary.sampled_after)}"
         lines.append(f"held-out success (greedy): {number(summary.held_out_before)}{after}   sampled: {sampled}")
+    if summary.references:
+        last = summary.evals.get("greedy_after") or summary.evals["greedy_before"]
+        lines.append(f"held-out reward (greedy): {number(last.get('reward'))}   {references_text(summary.references)}")
     if summary.command == "eval":
         lines += [f"  {eval_text(values)}" for values in summary.evals.values()]
     lines.append(f"{summary.command} took {duration(summary.seconds)} (min:s), seed {summary.seed}")

@@ -1,17 +1,82 @@
-"""`agentrl env list`: the environments that are installed, and whether they load."""
+"""`agentrl env list | new NAME | check NAME`: the environments that are installed, and how to make one."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from agentrl import plugins
+from agentrl.visible import visible
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["list"], help="list: name, distribution, version, state")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    summary = "the installed environments: name, distribution, version, state"
+    actions.add_parser("list", help=summary, description=summary)
+    summary = "write a package with a small environment, its YAML and its test"
+    new = actions.add_parser("new", help=summary, description=summary)
+    new.add_argument("name", metavar="NAME", help="what the environment will be called, e.g. word-puzzles")
+    new.add_argument("--path", metavar="DIR", type=Path, help="the folder to make (agentrl-NAME)")
+    summary = "run the contract suite on an environment"
+    check = actions.add_parser("check", help=summary, description=summary)
+    check.add_argument("name", metavar="NAME", help="an environment; `agentrl env list` shows them")
+    check.add_argument("overrides", nargs="*", metavar="key=value", help="config overrides, e.g. env.level=3")
+    check.add_argument("--tasks", type=int, default=3, help="tasks to play in each split (3)")
 
 
 def run(options: argparse.Namespace) -> int:
+    actions = {"list": list_environments, "new": new_environment, "check": check_environment}
+    return actions[options.action](options)
+
+
+def list_environments(options: argparse.Namespace) -> int:
+    """One line per environment; a broken one with its reason."""
     for info in plugins.describe("agentrl.envs"):
-        print(f"{info.name:20} {info.distribution:20} {info.version:10} {info.state}")
+        name, distribution, version, state = map(visible, info)
+        print(f"{name:20} {distribution:20} {version:10} {state}")
     return 0
+
+
+def new_environment(options: argparse.Namespace) -> int:
+    """Write the package and say what to do with it."""
+    from agentrl.cli.new_package import write_package
+
+    folder = options.path or Path(f"agentrl-{options.name}")
+    for path in write_package(options.name, folder):
+        print(f"  {path}")
+    print(f"next: pip install -e {folder} && agentrl env check {options.name}")
+    return 0
+
+
+def check_environment(options: argparse.Namespace) -> int:
+    """One line per check; exit code 1 where one failed."""
+    from agentrl.cli.compose import load_config
+    from agentrl.environment import Chat
+    from agentrl.rollout.chat_client import ChatClient
+    from agentrl.testing.contract import check
+    from agentrl.types import Message
+
+    config = load_config(options.name, options.overrides)
+
+    async def chat(agent: str, messages: list[Message]) -> Message:
+        client = ChatClient(config.chat)
+        try:
+            return (await client.ask(messages, seed=config.seed, request_id=f"check-{agent}")).message
+        finally:
+            await client.close()
+
+    answer: Chat | None = chat if config.chat.url else None
+    results = check(
+        plugins.environment(options.name),
+        config.env.options,
+        name=options.name,
+        chat=answer,
+        num_tasks=options.tasks,
+        max_turns=config.limits.max_turns,
+        timeout_s=config.limits.tool_timeout_s,
+    )
+    for result in results:
+        print(visible(result.line()))
+    num_failed = sum(result.problem is not None for result in results)
+    print(f"{num_failed} of {len(results)} checks failed" if num_failed else f"{options.name} keeps the contract")
+    return 1 if num_failed else 0

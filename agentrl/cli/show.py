@@ -13,6 +13,7 @@ from agentrl.cli.common import add_db_argument, existing_database
 from agentrl.cli.transcript import ending_line, reward_text
 from agentrl.store.records import StepUse
 from agentrl.types import Sample, Trajectory, Turn
+from agentrl.visible import visible
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -62,6 +63,18 @@ def _head(sample: Sample) -> list[str]:
 
 
 def _turn_lines(trajectory: Trajectory, turn: Turn, decode: Decode | None, style: Style) -> list[str | Text]:
+    return _sampled_lines(trajectory, turn, decode, style) if turn.trained else _untrained_lines(turn)
+
+
+def _untrained_lines(turn: Turn) -> list[str | Text]:
+    """A turn of another agent (`ctx.chat`): text without ids, which is never trained on."""
+    engine = turn.calls[0].engine if turn.calls else "?"
+    lines: list[str | Text] = [f"turn {turn.index}  agent {visible(turn.agent)}  not trained  by {visible(engine)}"]
+    lines += [f"  {message.role}: {visible(message.text)}" for message in turn.prompt_messages]
+    return [*lines, f"  → {visible(turn.message.text)}"]
+
+
+def _sampled_lines(trajectory: Trajectory, turn: Turn, decode: Decode | None, style: Style) -> list[str | Text]:
     versions = sorted(set(turn.versions))
     lines: list[str | Text] = [
         f"turn {turn.index}  sampler {turn.sampler}  context {len(trajectory.context(turn.index))} ids "

@@ -12,10 +12,19 @@ def transcript(sample: Sample) -> str:
     trajectory = sample.trajectory
     lines = [f"── {trajectory.task.id}  trajectory {trajectory.id}"]
     for turn in trajectory.turns:
+        if not turn.trained:
+            lines.append(chat_line(turn))
+            continue
         lines += [_message_line(message) for message in turn.prompt_messages]
         lines += _reply_lines(turn)
     lines.append(ending_line(trajectory) + f"  {reward_text(sample)}")
     return visible("\n".join(lines)) + "\n"
+
+
+def chat_line(turn: Turn) -> str:
+    """What another agent was asked last (a user simulator, a judge), and its reply."""
+    asked = visible(turn.prompt_messages[-1].text) if turn.prompt_messages else ""
+    return f"  ({visible(turn.agent)} was asked: {asked} → {visible(turn.message.text)})"
 
 
 def ending_line(trajectory: Trajectory) -> str:

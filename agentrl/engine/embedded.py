@@ -37,6 +37,8 @@ class EmbeddedEngine:
     `version` is that of the weights in the folder.
     """
 
+    loop_class: type[GenerationLoop] = GenerationLoop
+
     def __init__(
         self,
         model_path: str | Path,
@@ -73,7 +75,7 @@ class EmbeddedEngine:
         with torch.random.fork_rng():  # loading draws random weights before it overwrites them
             model = _load_model(self._model_path, self._device)
         self._limits = _limits(model, self._cache_tokens)
-        self._loop = GenerationLoop(
+        self._loop = self.loop_class(
             model,
             max_batch_tokens=self._max_batch_tokens,
             cache_tokens=self._cache_tokens,

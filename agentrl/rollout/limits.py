@@ -35,3 +35,12 @@ def cap_observation(
     head, tail = decode(encode(head_text)[:half]), decode(encode(tail_text)[-half:])
     num_left_out = max(0, len(text) - len(head) - len(tail))
     return f"{head}\n[... {num_left_out} characters left out ...]\n{tail}"
+
+
+def cap_result(text: str, max_characters: int) -> str:
+    """`text`, or its head and tail around a line that says how much is left out: what is kept of a tool's result."""
+    if len(text) <= max_characters:
+        return text
+    half = max_characters // 2
+    num_left_out = len(text) - 2 * half
+    return f"{text[:half]}\n[... {num_left_out} characters left out ...]\n{text[-half:]}"

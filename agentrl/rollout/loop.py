@@ -9,30 +9,37 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from agentrl.config import LimitsConfig, SamplingConfig
 from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, StepResult
 from agentrl.errors import EngineError, RolloutFault, StoreError
+from agentrl.interrupts import uninterrupted
 from agentrl.place import locate
+from agentrl.rollout.chat import recorded_chat
+from agentrl.rollout.chat_client import ChatClient
 from agentrl.rollout.client import Generation, SamplingParams
+from agentrl.rollout.faults import MAX_ERROR_CHARACTERS, describe, with_causes
+from agentrl.rollout.grading import measure
+from agentrl.rollout.hooks import Hooks
 from agentrl.rollout.limits import call_budget, cap_observation
 from agentrl.rollout.parser import ToolCallParser, bad_call_observation
 from agentrl.rollout.recorder import Recorder
 from agentrl.rollout.renderer import Renderer
+from agentrl.rollout.retry import engine_error_behind
 from agentrl.rollout.samplers import ReplySampler
+from agentrl.rollout.threads import Threads
 from agentrl.rollout.tools import ToolRunner
 from agentrl.tool import Tool, ToolContext, ToolResult
 from agentrl.types import (
     CallStatus,
     EngineCall,
-    Grade,
     Message,
     ParsedCall,
     Sample,
+    Sampler,
     StopReason,
     Task,
     Trajectory,
@@ -40,8 +47,6 @@ from agentrl.types import (
     derive_seed,
 )
 
-T = TypeVar("T")
-MAX_ERROR_CHARACTERS = 2000
 MAX_ECHO_CHARACTERS = 200
 """Of its own bad call that the model is shown."""
 
@@ -102,8 +107,9 @@ class AgentLoop:
         limits: LimitsConfig,
         sampling: SamplingConfig,
         window: int,
+        chat: ChatClient | None = None,
     ) -> None:
-        """`window` is the engine's context length in tokens."""
+        """`window` is the engine's context length in tokens; `chat`: who answers `ctx.chat`."""
         self.env_class = env_class
         self.env_config = env_config
         self.sampler = sampler
@@ -113,13 +119,23 @@ class AgentLoop:
         self.limits = limits
         self.sampling = sampling
         self.window = min(window, limits.max_context_tokens or window)
-        self.tool_runner = ToolRunner(limits)
+        self.threads = Threads(limits.max_abandoned_threads)
+        self.hooks = Hooks(self.threads)
+        self.tool_runner = ToolRunner(limits, self.threads)
+        self.chat = chat
+        self._turnstile = asyncio.Lock() if env_class.one_at_a_time else nullcontext()
 
     async def run(self, spec: RolloutSpec) -> Sample:
         """Play, store and grade one rollout. Raises StoreError, and CancelledError after recording it."""
+        async with self._turnstile:
+            trajectory = await self._play_and_store(spec)
+        return await self.grade(trajectory)
+
+    async def _play_and_store(self, spec: RolloutSpec) -> Trajectory:
+        """From the first record to the last: whatever happens between them, both are written (R1)."""
         trajectory = self._new_trajectory(spec)
         locate(trajectory=trajectory.id)
-        await self.recorder.begin(trajectory, spec.lease_generation)
+        await self._begin(trajectory, spec.lease_generation)
         env: Environment | None = None
         try:
             env = self.env_class(self.env_config)
@@ -133,10 +149,19 @@ class AgentLoop:
             _end(trajectory, StopReason.INTERRUPTED, str(error))
             raise
         except Exception as error:
-            _end(trajectory, StopReason.ENV_ERROR, _describe("environment", error))
+            _end(trajectory, StopReason.ENV_ERROR, describe("environment", error))
         finally:
-            await self._close(env, trajectory)
-        return await self._grade(trajectory)
+            await uninterrupted(self._close(env, trajectory))
+        return trajectory
+
+    async def _begin(self, trajectory: Trajectory, lease_generation: int) -> None:
+        """A write can't be called back, so a cancellation that comes meanwhile is recorded as this rollout's ending."""
+        try:
+            await uninterrupted(self.recorder.begin(trajectory, lease_generation))
+        except asyncio.CancelledError:
+            _end(trajectory, StopReason.CANCELLED, "cancelled")
+            await uninterrupted(self._close(None, trajectory))
+            raise
 
     # ---- one episode ----
 
@@ -148,8 +173,14 @@ class AgentLoop:
             async with asyncio.timeout(self.limits.episode_timeout_s):
                 reason = await self._play(episode)
             _end(trajectory, reason, None)
-        except TimeoutError:
-            _end(trajectory, StopReason.EPISODE_TIMEOUT, f"longer than {self.limits.episode_timeout_s:g} s")
+        except TimeoutError as error:
+            fault = engine_error_behind(error)
+            what = f"longer than {self.limits.episode_timeout_s:g} s (limits.episode_timeout_s)"
+            if fault is None:
+                _end(trajectory, StopReason.EPISODE_TIMEOUT, what)
+            else:  # the engine failed the whole time: the agent had no chance
+                text = f"the episode took {what}; caused by {with_causes(fault)}"
+                _end(trajectory, StopReason.ENGINE_ERROR, text[:MAX_ERROR_CHARACTERS])
         except RolloutFault as fault:
             _end(trajectory, fault.stop_reason, str(fault)[:MAX_ERROR_CHARACTERS])
 
@@ -157,7 +188,7 @@ class AgentLoop:
         new_messages = await self._reset(episode)
         specs = [tool.spec() for tool in episode.env.tools]
         new_ids = self.renderer.start(new_messages, specs)
-        while len(episode.trajectory.turns) < self.limits.max_turns:
+        while len(episode.trajectory.turns_of()) < self.limits.max_turns:
             num_context = len(episode.ids) + len(new_ids)
             max_tokens, bound = call_budget(self.limits, self.window, num_context, episode.trajectory.num_sampled)
             if max_tokens < 1:
@@ -176,21 +207,22 @@ class AgentLoop:
 
     async def _reset(self, episode: _Episode) -> list[Message]:
         trajectory = episode.trajectory
-        ctx = EnvironmentContext(sandbox=None, seed=trajectory.env_seed, deadline=episode.deadline)
-        return await _attributed("reset", episode.env.reset(trajectory.task, ctx))
+        chat = recorded_chat(self.chat, trajectory, self.recorder)
+        ctx = EnvironmentContext(sandbox=None, seed=trajectory.env_seed, deadline=episode.deadline, chat=chat)
+        return await self.hooks.reset(episode.env, trajectory.task, ctx)
 
     async def _sample_turn(
         self, episode: _Episode, new_ids: list[int], new_messages: list[Message], max_tokens: int
     ) -> tuple[Turn, bool]:
         """Sample and record one turn; True: the reply was cut by its token limit."""
-        trajectory, index = episode.trajectory, len(episode.trajectory.turns)
-        locate(turn=index)
+        trajectory = episode.trajectory
+        locate(turn=len(trajectory.turns))
         started_at, started = time.time(), time.monotonic()
-        params = self._params(trajectory, index, max_tokens)
+        params = self._params(trajectory, len(trajectory.turns_of()), max_tokens)
         keep = len(episode.ids)
         episode.ids += new_ids
         episode.messages += new_messages
-        request_id = f"{trajectory.id}-{index}"
+        request_id = f"{trajectory.id}-{len(trajectory.turns)}"
         generation = await self._generate(episode, params, request_id)
         turn = self._make_turn(episode, generation, params, new_ids, new_messages, keep)
         turn.started_at = started_at
@@ -202,13 +234,24 @@ class AgentLoop:
         return turn, generation.finish_reason == "length"
 
     async def _generate(self, episode: _Episode, params: SamplingParams, request_id: str) -> Generation:
-        sampling = episode.sampler.sample(episode.ids, episode.messages, params, request_id)
+        """Raises EngineError for whatever the sampler raises or doesn't do in time; a script's errors are env_error."""
+        timeout_s = self.limits.turn_timeout_s
+        limit = asyncio.timeout(timeout_s)
         try:
-            return await asyncio.wait_for(sampling, self.limits.turn_timeout_s)
-        except TimeoutError:
-            raise EngineError(
-                f"{request_id}: no reply within limits.turn_timeout_s={self.limits.turn_timeout_s:g}"
-            ) from None
+            async with limit:
+                return await episode.sampler.sample(episode.ids, episode.messages, params, request_id)
+        except RolloutFault:
+            raise
+        except Exception as error:
+            if limit.expired():
+                text, fault = (
+                    f"{request_id}: no reply within limits.turn_timeout_s={timeout_s:g}",
+                    engine_error_behind(error),
+                )
+                raise EngineError(f"{text}; caused by {with_causes(fault)}" if fault else text) from fault
+            if episode.sampler.kind is not Sampler.ENGINE:
+                raise RolloutFault.of(StopReason.ENV_ERROR, describe("environment.oracle", error)) from error
+            raise EngineError(describe(f"the engine's client, asked for {request_id},", error)) from error
 
     def _params(self, trajectory: Trajectory, index: int, max_tokens: int) -> SamplingParams:
         return SamplingParams(
@@ -229,7 +272,7 @@ class AgentLoop:
         new_messages: list[Message],
         keep: int,
     ) -> Turn:
-        index = len(episode.trajectory.turns)
+        index, earlier = len(episode.trajectory.turns), episode.trajectory.turns_of()
         parsed = self.parser.parse(
             generation.ids,
             self.renderer.decode,
@@ -242,7 +285,7 @@ class AgentLoop:
                 call.status = CallStatus.NOT_RUN  # until it has run
         return Turn(
             index=index,
-            parent=index - 1 if index else None,
+            parent=earlier[-1].index if earlier else None,
             keep=keep,
             prompt_ids=new_ids,
             sampled_ids=generation.ids,
@@ -262,8 +305,8 @@ class AgentLoop:
         turn.timings["tools"] = time.monotonic() - started
         bad = bool(turn.tool_calls) and all(call.arguments is None for call in turn.tool_calls)
         episode.num_bad_replies = episode.num_bad_replies + 1 if bad else 0
-        step = await _attributed("step", episode.env.step(turn.message, results))
-        turn.reward = step.reward
+        step = await self.hooks.step(episode.env, turn.message, results)
+        turn.reward = float(step.reward)
         turn.timings["env"] = time.monotonic() - started - turn.timings["tools"]
         await self.recorder.update_turn(episode.trajectory, turn)
         return step
@@ -295,26 +338,24 @@ class AgentLoop:
 
     async def _collect(self, env: Environment, trajectory: Trajectory) -> None:
         try:
-            trajectory.artifacts = await _attributed("collect", env.collect())
+            trajectory.artifacts = await self.hooks.collect(env, self.limits.grade_timeout_s)
         except RolloutFault as fault:
             _end(trajectory, fault.stop_reason, str(fault)[:MAX_ERROR_CHARACTERS])
 
     async def _close(self, env: Environment | None, trajectory: Trajectory) -> None:
         if env is not None:
-            with suppress(Exception):  # the episode is over; a failing close changes nothing that was measured
-                await asyncio.wait_for(env.close(), self.limits.tool_timeout_s)
+            await self.hooks.close(env, self.limits.tool_timeout_s)
         trajectory.finished_at = time.time()
-        await asyncio.shield(self.recorder.finish(trajectory))
+        await self.recorder.finish(trajectory)
 
-    async def _grade(self, trajectory: Trajectory) -> Sample:
+    async def grade(self, trajectory: Trajectory, lease_generation: int | None = None) -> Sample:
+        """Grade a finished trajectory and store the grade; see Recorder.add_grade. Raises StoreError."""
         assert trajectory.stop_reason is not None
         if not trajectory.stop_reason.ending.graded:
             return Sample(trajectory=trajectory, grade=None)
-        ctx = EnvironmentContext(
-            sandbox=None, seed=trajectory.env_seed, deadline=time.monotonic() + self.limits.grade_timeout_s
-        )
-        grade = await _measure(self.env_class, trajectory, ctx, self.limits.grade_timeout_s)
-        return Sample(trajectory=trajectory, grade=grade, grade_id=await self.recorder.add_grade(trajectory, grade))
+        grade = await measure(self.threads, self.env_class, trajectory, self.limits.grade_timeout_s)
+        grade_id = await self.recorder.add_grade(trajectory, grade, lease_generation)
+        return Sample(trajectory=trajectory, grade=grade, grade_id=grade_id)
 
     def _new_trajectory(self, spec: RolloutSpec) -> Trajectory:
         return Trajectory(
@@ -337,33 +378,6 @@ class AgentLoop:
 def _end(trajectory: Trajectory, reason: StopReason, error: str | None) -> None:
     trajectory.stop_reason = reason
     trajectory.error = error
-
-
-def _describe(where: str, error: BaseException) -> str:
-    return f"{where} raised {type(error).__name__}: {error}"[:MAX_ERROR_CHARACTERS]
-
-
-async def _attributed(where: str, call: Awaitable[T]) -> T:
-    """Await an environment's method; what it raises ends this rollout as env_error."""
-    try:
-        return await call
-    except RolloutFault:
-        raise
-    except Exception as error:
-        raise RolloutFault.of(StopReason.ENV_ERROR, _describe(f"environment.{where}", error)) from error
-
-
-async def _measure(
-    env_class: type[Environment], trajectory: Trajectory, ctx: EnvironmentContext, timeout_s: float
-) -> Grade:
-    """The grade, or "unmeasured" with a reason: a grader that fails is never a reward of 0 (R2)."""
-    try:
-        grading = env_class.grade(trajectory.task, trajectory, trajectory.artifacts, ctx)
-        return (await asyncio.wait_for(grading, timeout_s)).settled()
-    except TimeoutError:
-        return Grade(reward=None, unmeasured=f"grading took longer than {timeout_s:g} s")
-    except Exception as error:
-        return Grade(reward=None, unmeasured=_describe("grade", error))
 
 
 def _refused(parsed: ParsedCall, tools: Mapping[str, Tool]) -> ToolResult:

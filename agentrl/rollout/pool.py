@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from agentrl.config import RolloutConfig
+from agentrl.errors import FaultShareError
 from agentrl.place import at
 from agentrl.rollout.loop import AgentLoop, RolloutSpec
-from agentrl.types import Group, Sample
+from agentrl.types import Group, Sample, StopReason
 
 OnSample = Callable[[Sample], None]
+CUT_OFF = (None, StopReason.CANCELLED, StopReason.INTERRUPTED, StopReason.LOST)
+"""How an attempt looks that a crash or a stop cut off."""
 
 
 LOGGER = logging.getLogger(__name__)
@@ -28,18 +32,23 @@ class RolloutPool:
         self._slots = asyncio.Semaphore(config.concurrency)
 
     async def run(self, groups: Sequence[Group], on_sample: OnSample = lambda sample: None) -> list[Group]:
-        """Fill each group with the final attempt of each sample; `on_sample` hears of every attempt."""
+        """Fill each group with the final attempt of each sample; `on_sample` hears of every attempt.
+
+        What a group holds already is kept: of a group that is given out again only the rest is played. Raises
+        FaultShareError as soon as too many samples have ended in a fault; the others are cancelled and stored so.
+        """
+        gauge = FaultGauge(self.config.max_fault_share, sum(group.size for group in groups))
         async with asyncio.TaskGroup() as tasks:
             for group in groups:
-                tasks.create_task(self._run_group(group, on_sample))
+                tasks.create_task(self._run_group(group, on_sample, gauge))
         return list(groups)
 
-    async def _run_group(self, group: Group, on_sample: OnSample) -> None:
+    async def _run_group(self, group: Group, on_sample: OnSample, gauge: FaultGauge) -> None:
         async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(self._run_sample(group, n, on_sample)) for n in range(group.size)]
+            running = [tasks.create_task(self._run_sample(group, n, on_sample, gauge)) for n in range(group.size)]
         group.samples = [task.result() for task in running]
 
-    async def _run_sample(self, group: Group, number: int, on_sample: OnSample) -> Sample:
+    async def _run_sample(self, group: Group, number: int, on_sample: OnSample, gauge: FaultGauge) -> Sample:
         spec = RolloutSpec(
             run=group.run,
             task=group.task,
@@ -47,9 +56,12 @@ class RolloutPool:
             ordinal=group.ordinal,
             lease_generation=group.lease_generation,
             sample=number,
+            reissue=group.reissue,
             run_seed=self.run_seed,
         )
-        for attempt in range(self.config.max_attempts):
+        sample = await self._kept(group, number)
+        first = self._next_attempt(sample)
+        for attempt in range(first, self.config.max_attempts):
             with at(task=group.task.id, sample=number, attempt=attempt):
                 async with self._slots:
                     sample = await self.loop.run(replace(spec, attempt=attempt))
@@ -58,7 +70,57 @@ class RolloutPool:
             reason = sample.trajectory.stop_reason
             if reason is None or not reason.ending.retried:
                 break
+        assert sample is not None
+        gauge.add(sample)
         return sample
+
+    async def _kept(self, group: Group, number: int) -> Sample | None:
+        """What there is of a sample; graded now if only that was missing."""
+        kept = next((sample for sample in group.samples if sample.trajectory.sample == number), None)
+        if kept is None or kept.grade is not None or kept.trajectory.stop_reason in CUT_OFF:
+            return kept
+        return await self.loop.grade(kept.trajectory, group.lease_generation)
+
+    def _next_attempt(self, kept: Sample | None) -> int:
+        """The attempt that is due; max_attempts: none. What was cut off is played again with the same seeds."""
+        if kept is None:
+            return 0
+        attempt, reason = kept.trajectory.attempt, kept.trajectory.stop_reason
+        if reason is None or reason in CUT_OFF:
+            return attempt
+        return attempt + 1 if reason.ending.retried else self.config.max_attempts
+
+
+class FaultGauge:
+    """Stops the run, with a name, once more than a share of its samples ended in a fault.
+
+    The share is of all samples, not of those that have ended: faults end faster than what goes well.
+    """
+
+    def __init__(self, max_share: float, num_samples: int) -> None:
+        self.max_share = max_share
+        self.num_samples = num_samples
+        self.faults: Counter[StopReason] = Counter()
+
+    def add(self, sample: Sample) -> None:
+        """Count a sample's final attempt. Raises FaultShareError."""
+        trajectory = sample.trajectory
+        assert trajectory.stop_reason is not None
+        if not trajectory.stop_reason.ending.retried:
+            return
+        self.faults[trajectory.stop_reason] += 1
+        if self.faults.total() <= self.max_share * self.num_samples:
+            return
+        counts = ", ".join(f"{reason} {num}" for reason, num in self.faults.items())
+        raise FaultShareError(
+            f"{self.faults.total()} of {self.num_samples} rollouts ended in a fault ({counts}), more than "
+            f"rollout.max_fault_share={self.max_share:g} allows. The last one, trajectory {trajectory.id}: "
+            f"{_first_line(trajectory.error)}"
+        )
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "no error was recorded").partition("\n")[0]
 
 
 def _log(sample: Sample) -> None:

@@ -22,5 +22,5 @@ class Recorder(Protocol):
     async def finish(self, trajectory: Trajectory) -> None:
         """The rollout has ended; stop reason, error and artifacts are set. Immutable from here on."""
 
-    async def add_grade(self, trajectory: Trajectory, grade: Grade) -> int:
-        """Append a grade; returns its id."""
+    async def add_grade(self, trajectory: Trajectory, grade: Grade, lease_generation: int | None = None) -> int:
+        """Append a grade; returns its id. `lease_generation`: of the grader, if it isn't the player's."""

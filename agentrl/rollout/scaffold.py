@@ -48,6 +48,8 @@ class _Join:
     closing: str
     """From behind the sentinel through the anchor."""
     anchor: str
+    needs_tools: bool
+    """What follows the sentinel depends on the tools; else they are left out, so that a turn costs its new text."""
 
 
 class Scaffold:
@@ -77,7 +79,7 @@ class Scaffold:
 
     def _cut(self, join: _Join, calls: CallNames, new: Sequence[Json], tools: Sequence[Json]) -> Tail | None:
         skeleton = _skeletons(calls)[join.skeleton]
-        after = _after_sentinel(self._template.render([USER, skeleton, *new], tools))
+        after = _after_sentinel(self._template.render([USER, skeleton, *new], tools if join.needs_tools else ()))
         if after is None or not after.startswith(join.closing):
             return None
         return Tail(join.anchor, after[len(join.closing) :], self.opens_next or join.anchor in _OPENERS)
@@ -100,7 +102,15 @@ class Scaffold:
                 f"{roles[0] if roles else 'reply'} message (found {before_new!r}). Add the model's end-of-turn token "
                 f"to the template, or pass its id in stop_ids"
             )
-        return _Join(index, after[: anchor.end], anchor.text)
+        needs_tools = self._without_tools([USER, _skeletons(calls)[index], *new]) != after
+        return _Join(index, after[: anchor.end], anchor.text, needs_tools)
+
+    def _without_tools(self, messages: list[Json]) -> str | None:
+        """What follows the sentinel; None where the template refuses."""
+        try:
+            return _after_sentinel(self._template.render(messages))
+        except TemplateError:
+            return None
 
     def _first_that_renders(self, calls: CallNames, new: list[Json], tools: Sequence[Json]) -> tuple[int, str]:
         error: TemplateError | None = None

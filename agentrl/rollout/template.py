@@ -45,6 +45,7 @@ class ChatTemplate:
         self.encoder = encoder
         self.kwargs = dict(kwargs)
         self.name = tokenizer.name_or_path or type(tokenizer).__name__
+        self._shown: tuple[Sequence[Json], list[Json]] = ([], [])
         self.tools_in_system = not self._shows_tools()
         """The template doesn't show the tools in the parser's form: they are described in the system message."""
         self.calls_in_content = not self._shows_calls()
@@ -84,8 +85,12 @@ class ChatTemplate:
         return [{"role": "system", "content": instructions}, *dicts], []
 
     def shown(self, tools: Sequence[Json]) -> list[Json]:
-        """The tools that the template itself gets, marked."""
-        return [] if self.tools_in_system else [self._mark(tool) for tool in tools]
+        """The tools that the template itself gets, marked. The last ones are kept: they are asked for at each turn."""
+        if self.tools_in_system:
+            return []
+        if self._shown[0] != tools:
+            self._shown = (list(tools), [self._mark(tool) for tool in tools])
+        return self._shown[1]
 
     def as_dict(self, message: Message, call_names: Mapping[str, str] | None = None) -> Json:
         """One message for the template. Content is never None; keys without a value are left out."""

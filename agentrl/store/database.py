@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +18,12 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
 
 from agentrl.errors import AgentRLError, StoreError
+from agentrl.store.faults import advice, cause_of, network_file_system
 from agentrl.store.sealing import to_json
+
+logger = logging.getLogger(__name__)
+IMPATIENT_S = 0.5
+"""How long a write waits for the lock once one has waited its whole time in vain."""
 
 
 class database_now(FunctionElement[float]):
@@ -38,36 +45,53 @@ def _now(*_: Any, **__: Any) -> str:
 
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Database:
-    """An opened database: transactions whose errors are StoreErrors that name it."""
+    """An opened database. What goes wrong with it leaves as a StoreError that names it and says what to do."""
 
     engine: Engine
     location: str
     """The path, or the URL without its password."""
+    busy_timeout_s: float
+    """How long a write waits for another process's."""
 
     @classmethod
     def open(cls, target: str | Path, busy_timeout_s: float) -> Database:
         """A database at a SQLite path or a SQLAlchemy URL; nothing is connected yet. Raises StoreError."""
         url = _parse_url(target)
         location = _location(url)
-        return cls(engine=_open_engine(url, location, busy_timeout_s), location=location)
+        engine = _open_engine(url, location, busy_timeout_s)
+        return cls(engine=engine, location=location, busy_timeout_s=busy_timeout_s)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A transaction that reads one state and takes no lock."""
+        """A transaction that reads one state and takes no lock. Raises StoreError."""
         with self.translated(), self.engine.connect() as connection:
             self._begin(connection, "BEGIN")
-            yield connection
+            try:
+                yield connection
+            except (ValueError, KeyError, struct.error) as error:
+                raise StoreError(f"{self.location}: a record can't be read, it was damaged: {error!r}") from error
 
     @contextmanager
-    def writing(self) -> Iterator[Connection]:
+    def writing(self, *, patient: bool = True) -> Iterator[Connection]:
         """A transaction that takes the write lock when it begins, and commits when the block ends.
 
         SQLite can't turn a read transaction into a writing one once another process has written, whatever the
-        busy timeout; so a writer says at the start that it will write.
+        busy timeout; so a writer says at the start that it will write. One that isn't `patient` waits for the lock
+        for `IMPATIENT_S` at most. Errors leave as they come, for the writer tells them apart (see `error`).
         """
-        with self.translated(), self.engine.begin() as connection:
-            self._begin(connection, "BEGIN IMMEDIATE")
+        with self.engine.begin() as connection:
+            if not patient:
+                self._wait_at_most(connection, min(IMPATIENT_S, self.busy_timeout_s))
+            try:
+                self._begin(connection, "BEGIN IMMEDIATE")
+            finally:
+                if not patient:
+                    self._wait_at_most(connection, self.busy_timeout_s)
             yield connection
+
+    def _wait_at_most(self, connection: Connection, seconds: float) -> None:
+        if self.engine.dialect.name == "sqlite":
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {round(seconds * 1000)}")
 
     def _begin(self, connection: Connection, statement: str) -> None:
         """SQLite's driver is told not to begin transactions (see `_set_up_sqlite`); others do it by themselves."""
@@ -82,13 +106,13 @@ class Database:
         except SQLAlchemyError as error:
             raise self.error(error) from error
 
-    def error(self, error: Exception) -> AgentRLError:
+    def error(self, error: BaseException) -> AgentRLError:
         """`error` as one that a user can act on. An AgentRLError stays as it is."""
         if isinstance(error, AgentRLError):
             return error
-        cause = getattr(error, "orig", None) or error
-        text = str(cause) or type(cause).__name__
-        return StoreError(f"{self.location}: {text}{_advice(text)}")
+        cause, what_to_do = cause_of(error), advice(error)
+        text = " ".join(str(cause).split()) or type(cause).__name__
+        return StoreError(f"{self.location}: {text}" + (f" ({what_to_do})" if what_to_do else ""))
 
     def close(self) -> None:
         """Close the connections."""
@@ -125,21 +149,9 @@ def _open_engine(url: URL, location: str, busy_timeout_s: float) -> Engine:
         raise StoreError(f"no driver for {location}: {error}; install it, e.g. agentrl[postgres]") from error
     if is_sqlite:
         _make_folder(location)
+        _warn_of_network(location)
         _set_up_sqlite(engine, busy_timeout_s)
     return engine
-
-
-def _advice(message: str) -> str:
-    """What to do about an error of the database."""
-    advice = {
-        "not a database": "the file is corrupt or no SQLite file; move it away or give another path",
-        "malformed": "the file is corrupt; restore a copy, or try sqlite3's .recover",
-        "readonly": "make the file and its folder writable",
-        "unable to open": "make sure that it is a file in a folder that you may write to",
-        "locked": "another process holds it; stop that one or try again",
-        "disk is full": "free some space; what was committed is safe",
-    }
-    return next((f" ({text})" for part, text in advice.items() if part in message), "")
 
 
 def _make_folder(database: str) -> None:
@@ -149,6 +161,17 @@ def _make_folder(database: str) -> None:
         Path(database).parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"{database}: its folder can't be made: {error}") from error
+
+
+def _warn_of_network(database: str) -> None:
+    kind = None if database.startswith("file:") else network_file_system(Path(database).parent)
+    if kind is not None:
+        logger.warning(
+            "%s is on a network file system (%s), where SQLite's locks can't be relied on: use a local disk, "
+            "or PostgreSQL for several machines",
+            database,
+            kind,
+        )
 
 
 def _set_up_sqlite(engine: Engine, busy_timeout_s: float) -> None:
@@ -176,4 +199,4 @@ def _use_wal(connection: sqlite3.Connection, busy_timeout_s: float) -> None:
                 raise
             time.sleep(0.01)
     if mode != "wal":
-        raise sqlite3.OperationalError(f"write-ahead logging isn't possible there (journal mode {mode})")
+        raise sqlite3.OperationalError(f"no write-ahead logging there (journal mode {mode}); use a local disk")

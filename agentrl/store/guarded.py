@@ -9,7 +9,7 @@ from __future__ import annotations
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, bindparam, delete, or_, select, update
 
 from agentrl.errors import StoreError
-from agentrl.store.leases import find_group, held_group
+from agentrl.store.leases import check_held, find_group, held_group
 from agentrl.store.tables import Groups, ToolCalls, Trajectories, Turns, table
 from agentrl.types import GroupState
 
@@ -65,14 +65,19 @@ def explain(connection: Connection, trajectory_id: str) -> int:
     return int(state["num_turns"])
 
 
-def check_gradable(connection: Connection, trajectory_id: str) -> None:
-    """Raise StoreError unless the trajectory is finished, LeaseLost where another worker holds its group."""
+def check_gradable(connection: Connection, trajectory_id: str, lease_generation: int | None) -> None:
+    """Raise StoreError unless the trajectory is finished, LeaseLost where another worker holds its group.
+
+    `lease_generation`: the caller's; None: the one that the trajectory was played under.
+    """
     state = _state(connection, trajectory_id)
     if state["stop_reason"] is None:
         raise StoreError(f"trajectory {trajectory_id} isn't finished, so it can't be graded")
-    group_id = state["group_id"]
-    if group_id is not None and find_group(connection, group_id)["state"] == GroupState.LEASED:
-        held_group(connection, group_id, state["lease_generation"])
+    if state["group_id"] is None:
+        return
+    group = find_group(connection, state["group_id"])
+    if group["state"] == GroupState.LEASED:
+        check_held(group, state["lease_generation"] if lease_generation is None else lease_generation)
 
 
 def _state(connection: Connection, trajectory_id: str) -> RowMapping:

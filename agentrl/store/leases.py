@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, RowMapping, select
+from sqlalchemy import Connection, RowMapping, bindparam, select
 
 from agentrl.errors import LeaseLost, StoreError
 from agentrl.store.tables import Groups, table
 from agentrl.types import GroupState
 
+_FIND = select(table(Groups)).where(Groups.id == bindparam("group")).with_for_update()
+
 
 def find_group(connection: Connection, group_id: str) -> RowMapping:
     """The group's record, locked until the transaction ends. Raises StoreError where there is none."""
-    query = select(table(Groups)).where(Groups.id == group_id).with_for_update()
-    group = connection.execute(query).mappings().one_or_none()
+    group = connection.execute(_FIND, {"group": group_id}).mappings().one_or_none()
     if group is None:
         raise StoreError(f"no group {group_id!r} in the store")
     return group
@@ -23,10 +24,14 @@ def held_group(connection: Connection, group_id: str, generation: int) -> RowMap
 
     A lease that ran out but that nobody took is still held: what its owner wrote is good.
     """
-    group = find_group(connection, group_id)
+    return check_held(find_group(connection, group_id), generation)
+
+
+def check_held(group: RowMapping, generation: int) -> RowMapping:
+    """As `held_group`, for a group that was found already."""
     if group["state"] != GroupState.LEASED or group["lease_generation"] != generation:
         raise LeaseLost(
-            f"group {group_id}: lease {generation} is over; the group is {group['state']}, "
+            f"group {group['id']}: lease {generation} is over; the group is {group['state']}, "
             f"lease {group['lease_generation']}, owner {group['owner']}"
         )
     return group

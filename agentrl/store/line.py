@@ -68,7 +68,8 @@ def abandon(connection: Connection, run: str, *, version: int, step: int | None)
     """Cut the line back to a checkpoint that holds `version` and was taken after `step` (None: before any).
 
     Later versions and steps are abandoned; groups sampled or planned with those versions are archived, and what
-    was still running in them ends as interrupted; the claims of the abandoned steps are released.
+    was still running in them ends as interrupted; the claims of the abandoned steps are released, and what they
+    had claimed of surviving versions is complete again, to be trained on by the steps that take their place.
     """
     known = select(Versions.id).where(Versions.run_id == run, Versions.id == version, ~Versions.abandoned)
     if connection.scalar(known) is None:
@@ -79,7 +80,19 @@ def abandon(connection: Connection, run: str, *, version: int, step: int | None)
     abandoned_steps = select(Steps.id).where(Steps.run_id == run, Steps.abandoned)
     claims = update(table(Claims)).where(Claims.run_id == run, Claims.step_id.in_(abandoned_steps))
     connection.execute(claims.values(state=ClaimState.RELEASED.value))
+    _reopen_groups(connection, run, version)
     _archive_groups_past(connection, run, version)
+
+
+def planned_groups(connection: Connection, run: str, ordinals: range) -> dict[int, str]:
+    """{ordinal: id} of the run's groups in a stretch of its plan, without what is archived or was abandoned."""
+    gone = select(Versions.id).where(Versions.run_id == run, Versions.abandoned)
+    query = (
+        select(Groups.ordinal, Groups.id)
+        .where(Groups.run_id == run, Groups.ordinal >= ordinals.start, Groups.ordinal < ordinals.stop)
+        .where(Groups.state != GroupState.ARCHIVED.value, Groups.version.not_in(gone))
+    )
+    return {record["ordinal"]: record["id"] for record in connection.execute(query).mappings()}
 
 
 _ABANDONED = {"abandoned": True}
@@ -101,6 +114,15 @@ def _next_id(connection: Connection, run: str, model: type[Versions] | type[Step
     """Records are never deleted, so one more than the largest id was never used; two writers can't get the same."""
     largest = connection.scalar(select(func.max(model.id)).where(model.run_id == run))
     return 0 if largest is None else largest + 1
+
+
+def _reopen_groups(connection: Connection, run: str, version: int) -> None:
+    """Archived groups that only abandoned steps had trained on become complete."""
+    released = select(Claims.group_id).where(Claims.run_id == run, Claims.state == ClaimState.RELEASED.value)
+    live = select(Claims.group_id).where(Claims.run_id == run, Claims.state != ClaimState.RELEASED.value)
+    mine = (Groups.run_id == run, Groups.state == GroupState.ARCHIVED.value, Groups.version <= version)
+    freed = update(table(Groups)).where(*mine, Groups.id.in_(released), Groups.id.not_in(live))
+    connection.execute(freed.values(state=GroupState.COMPLETE.value))
 
 
 def _archive_groups_past(connection: Connection, run: str, version: int) -> None:

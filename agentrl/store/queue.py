@@ -20,9 +20,11 @@ from agentrl.errors import StoreError
 from agentrl.store.claims import change_claims, insert_claim, unclaimed
 from agentrl.store.database import Database, database_now
 from agentrl.store.leases import find_group, held_group
+from agentrl.store.line import planned_groups
 from agentrl.store.reading import final_attempts, latest_grades
 from agentrl.store.recorder import insert_task
 from agentrl.store.records import ClaimState, Lease
+from agentrl.store.sealing import seal
 from agentrl.store.tables import Groups, Trajectories, table
 from agentrl.store.writer import Writer
 from agentrl.types import GroupState, Purpose, StopReason, Task
@@ -55,6 +57,15 @@ class Queue:
             return group_id
 
         return await self._writer.write(work)
+
+    def planned(self, run: str, ordinals: range) -> dict[int, str]:
+        """The groups that stand in the run's plan at these ordinals: {ordinal: id}.
+
+        After a crash or a stop they are gone on with. Archived groups are over, and so are those whose version
+        was abandoned.
+        """
+        with self._database.reading() as connection:
+            return planned_groups(connection, run, ordinals)
 
     async def lease(
         self,
@@ -163,7 +174,7 @@ class Queue:
             if state == GroupState.LEASED:
                 held_group(connection, group, -1 if lease is None else lease.generation)
                 _end_unfinished(connection, group)
-            _set(connection, group, owner=None, lease_until=None, **changes)
+            _set(connection, group, owner=None, lease_until=None, **seal(changes))
 
         await self._writer.write(work)
 

@@ -68,6 +68,7 @@ def load_group(connection: Connection, group_id: str) -> Group:
         size=group["size"],
         state=GroupState(group["state"]),
         lease_generation=group["lease_generation"],
+        reissue=group["reissue"],
         samples=[_sample(trajectory, grades) for trajectory in trajectories],
     )
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from sqlalchemy import Connection, RowMapping, insert, select
+from sqlalchemy import Connection, RowMapping, bindparam, select
 
 from agentrl.errors import StoreError
 from agentrl.store import guarded, values
@@ -23,13 +23,14 @@ from agentrl.store.tables import (
     ToolCalls,
     Trajectories,
     Turns,
-    table,
+    insertion,
 )
 from agentrl.store.values import Record
 from agentrl.store.writer import Writer
 from agentrl.types import Artifacts, Grade, Sampler, Task, Trajectory, Turn
 
 T = TypeVar("T")
+_FIND_TASK = select(Tasks.identity).where(Tasks.identity == bindparam("identity"))
 
 
 class SqlRecorder:
@@ -56,7 +57,7 @@ class SqlRecorder:
             if trajectory.group is not None:
                 _check_place(record, held_group(connection, trajectory.group, lease_generation))
             insert_task(connection, trajectory.task)
-            connection.execute(insert(table(Trajectories)), record)
+            connection.execute(insertion(Trajectories), record)
 
         await self._writer.write(work)
 
@@ -76,7 +77,7 @@ class SqlRecorder:
             if connection.execute(guarded.COUNT_TURN, count).rowcount == 0:
                 due = guarded.explain(connection, trajectory.id)
                 raise StoreError(f"trajectory {trajectory.id}: turn {record['turn']} came where {due} was due")
-            connection.execute(insert(table(Turns)), record)
+            connection.execute(insertion(Turns), record)
             _insert_all(connection, EngineCalls, calls)
             _insert_all(connection, ToolCalls, tool_calls)
 
@@ -117,16 +118,17 @@ class SqlRecorder:
 
         await self._writer.write(work)
 
-    async def add_grade(self, trajectory: Trajectory, grade: Grade) -> int:
+    async def add_grade(self, trajectory: Trajectory, grade: Grade, lease_generation: int | None = None) -> int:
         """Append a grade to a finished trajectory and return its id; grades can be appended at any later time.
 
-        While its group is leased, only the holder of the lease may grade.
+        While its group is leased, only the holder of the lease may grade: `lease_generation` where it is not the one
+        that the trajectory was played under.
         """
         record = _checked(trajectory.id, lambda: values.grade_record(trajectory.id, grade, time.time()))
 
         def work(connection: Connection) -> int:
-            guarded.check_gradable(connection, trajectory.id)
-            key = connection.execute(insert(table(Grades)), record).inserted_primary_key
+            guarded.check_gradable(connection, trajectory.id, lease_generation)
+            key = connection.execute(insertion(Grades), record).inserted_primary_key
             assert key is not None, "an insert of one record returns its key"
             return int(key[0])
 
@@ -136,8 +138,8 @@ class SqlRecorder:
 def insert_task(connection: Connection, task: Task) -> str:
     """Insert the task unless it is there; its identity."""
     identity = values.task_identity(task)
-    if connection.scalar(select(Tasks.identity).where(Tasks.identity == identity)) is None:
-        connection.execute(insert(table(Tasks)), values.task_record(task))
+    if connection.scalar(_FIND_TASK, {"identity": identity}) is None:
+        connection.execute(insertion(Tasks), values.task_record(task))
     return identity
 
 
@@ -178,7 +180,7 @@ def _check_lengths(trajectory_id: str, turn: Turn) -> None:
 
 def _insert_all(connection: Connection, model: type[Base], records: Sequence[Record]) -> None:
     if records:
-        connection.execute(insert(table(model)), records)
+        connection.execute(insertion(model), records)
 
 
 def _engine_calls(trajectory_id: str, turn: Turn) -> list[Record]:

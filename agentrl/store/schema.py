@@ -24,7 +24,7 @@ def migrate(database: Database) -> None:
     with database.reading() as connection:
         if _revision(connection) == head():
             return
-    with database.writing() as connection:
+    with database.translated(), database.writing() as connection:
         # Another process may have migrated since: what counts is read under the write lock.
         _refuse_foreign(connection, database.location)
         config = _config()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,6 +55,8 @@ def unseal(record: Mapping[Any, Any]) -> dict[str, Any]:
     return values
 
 
+_UNCLEAN = re.compile("[\x00\ud800-\udfff]")
+"""NUL and lone surrogates; bytes that aren't UTF-8 come as such surrogates (surrogateescape)."""
 _READABLE = json.JSONEncoder(ensure_ascii=False)
 _STRICT = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
@@ -72,14 +75,11 @@ def _clean(value: Any) -> tuple[Any, bool]:
 
 
 def _is_clean_text(text: str) -> bool:
-    if "\x00" in text:
-        return False
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+    return _UNCLEAN.search(text) is None
 
 
 def _clean_text(text: str) -> str:
-    kept = text.replace("\x00", REPLACEMENT)
-    return "".join(REPLACEMENT if "\ud800" <= character <= "\udfff" else character for character in kept)
+    return _UNCLEAN.sub(REPLACEMENT, text)
 
 
 def _clean_encoding(value: Any) -> str | None:

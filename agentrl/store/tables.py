@@ -10,6 +10,7 @@ tool calls of a turn that isn't finished.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, cast
 
 from sqlalchemy import (
@@ -20,11 +21,13 @@ from sqlalchemy import (
     ForeignKey,
     ForeignKeyConstraint,
     Index,
+    Insert,
     LargeBinary,
     MetaData,
     Table,
     Text,
     UniqueConstraint,
+    insert,
     text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -354,3 +357,9 @@ class StepRows(Sealed, Base):
 def table(model: type[Base]) -> Table:
     """The Core table behind `model`: writes go past the ORM's unit of work."""
     return cast(Table, model.__table__)
+
+
+@cache
+def insertion(model: type[Base]) -> Insert:
+    """The INSERT into the table behind `model`, made once: building and hashing a statement costs more than SQLite."""
+    return insert(table(model))

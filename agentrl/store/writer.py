@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from agentrl.errors import StoreError
 from agentrl.store.database import Database
+from agentrl.store.faults import is_down
 
 T = TypeVar("T")
 
@@ -33,7 +34,8 @@ class Writer:
     """Runs writes in the order in which they were asked for.
 
     Each has its own savepoint: one that fails leaves no trace and takes no other write along. Each caller goes on
-    once the transaction that holds its write is committed.
+    once the transaction that holds its write is committed. Where the database itself is at fault (full, locked, gone),
+    all who wait hear of it at once; later writes are tried again, but don't wait long for a lock.
     """
 
     def __init__(self, database: Database) -> None:
@@ -42,6 +44,8 @@ class Writer:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._is_down = False
+        """The last transaction failed because of the database itself."""
 
     async def write(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in the writer's transaction and return its result once that is durable.
@@ -73,7 +77,12 @@ class Writer:
         while is_open:
             group, is_open = self._next_group()
             if group:
-                self._commit(group)
+                try:
+                    self._commit(group)
+                except BaseException as error:  # nobody may be left waiting, whatever it is
+                    self._fail_all(group, error)
+                if self._is_down:
+                    is_open &= self._take_waiting(group)
                 _deliver(group)
 
     def _next_group(self) -> tuple[list[_Write], bool]:
@@ -90,34 +99,47 @@ class Writer:
                 return group, True
         return group, False
 
+    def _take_waiting(self, group: list[_Write]) -> bool:
+        """Those who asked in the meantime share the group's failure; False: the writer was closed."""
+        error = next(write.error for write in group if write.error is not None)
+        while True:
+            try:
+                write = self._queue.get_nowait()
+            except queue.Empty:
+                return True
+            if write is None:
+                return False
+            write.error = error
+            group.append(write)
+
     def _commit(self, group: list[_Write]) -> None:
-        """Try the whole group at once; where that fails, again with a savepoint for each write.
+        """Try the whole group at once; where a write of it fails, again with a savepoint for each write.
 
         Savepoints are dear compared with small inserts and failures are rare. A work may so run twice, but at most
         one of its runs is committed.
         """
         is_begun = False
         try:
-            with self._database.writing() as connection:
+            with self._database.writing(patient=not self._is_down) as connection:
                 is_begun = True
                 for write in group:
                     write.result = write.work(connection)
+            self._is_down = False
         except Exception as error:
-            if is_begun and len(group) > 1:
+            self._is_down = not is_begun or is_down(error)
+            if self._is_down or len(group) == 1:
+                self._fail_all(group, error)
+            else:
                 self._commit_singly(group)
-                return
-            for write in group:
-                self._fail(write, error)
 
     def _commit_singly(self, group: list[_Write]) -> None:
         try:
             with self._database.writing() as connection:
                 for write in group:
                     self._attempt(connection, write)
-        except Exception as error:  # no transaction, or none that could be committed: all of the group failed
-            for write in group:
-                if write.error is None:
-                    self._fail(write, error)
+        except Exception as error:  # no transaction, or none that could be committed
+            self._is_down = True
+            self._fail_all(group, error)
 
     def _attempt(self, connection: Connection, write: _Write) -> None:
         savepoint = connection.begin_nested()
@@ -125,10 +147,17 @@ class Writer:
             write.result = write.work(connection)
             savepoint.commit()
         except Exception as error:
+            if is_down(error):  # the database may have ended the whole transaction by itself
+                raise
             savepoint.rollback()
             self._fail(write, error)
 
-    def _fail(self, write: _Write, error: Exception) -> None:
+    def _fail_all(self, group: list[_Write], error: BaseException) -> None:
+        for write in group:
+            if write.error is None:
+                self._fail(write, error)
+
+    def _fail(self, write: _Write, error: BaseException) -> None:
         write.error = self._database.error(error)
         if write.error is not error:
             write.error.__cause__ = error

@@ -1,1 +1,1 @@
-"""For the tests of plugin authors and our own: a scripted endpoint, a toy environment, a recorder in memory."""
+"""For the tests of plugin authors and our own: the contract suite, scripted endpoints, a toy environment."""

@@ -29,6 +29,6 @@ class MemoryRecorder:
         assert trajectory.stop_reason is not None
         self.finished.append(copy.deepcopy(trajectory))
 
-    async def add_grade(self, trajectory: Trajectory, grade: Grade) -> int:
+    async def add_grade(self, trajectory: Trajectory, grade: Grade, lease_generation: int | None = None) -> int:
         self.grades.append((trajectory.id, grade))
         return len(self.grades)

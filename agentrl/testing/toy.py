@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, Oracle, StepResult
-from agentrl.tool import ToolResult, tool
+from agentrl.tool import Tool, ToolResult, tool
 from agentrl.types import Artifacts, Grade, Message, Task, ToolCall, Trajectory
 
 WORDS = ("red", "green", "blue", "gray")
@@ -55,7 +55,7 @@ class Toy(Environment):
 
     Config = ToyConfig
     version = "1"
-    tools = (repeat, fail, sleep, submit)
+    tools: Sequence[Tool] = (repeat, fail, sleep, submit)
     config: ToyConfig
 
     @classmethod

@@ -17,12 +17,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors.torch import load_file, save_file
-from torch.distributed.tensor import DTensor, distribute_tensor
+from safetensors.torch import save_file
 
 from agentrl.errors import ModelError
-from agentrl.train.policy import Policy, full_tensor
+from agentrl.train.policy import Policy
 from agentrl.train.trainer import Trainer
 
 FORMAT = 1
@@ -40,7 +38,8 @@ def save(folder: str | Path, policy: Policy, trainer: Trainer, state: dict[str, 
     partial = folder.with_name(f"{PARTIAL}{folder.name}-{os.getpid()}")
     shutil.rmtree(partial, ignore_errors=True)
     policy.save(partial)
-    save_file(_optimizer_tensors(policy, trainer), partial / OPTIMIZER_FILE)
+    state_tensors = {name: tensor.cpu().clone().contiguous() for name, tensor in trainer.optimizer_tensors()}
+    save_file(state_tensors, partial / OPTIMIZER_FILE)
     record = {
         "format": FORMAT,
         "saved_at_ns": time.time_ns(),
@@ -65,10 +64,7 @@ def load(folder: str | Path, trainer: Trainer) -> dict[str, Any]:
     record = verify(folder)
     if trainer.policy.weights_hash() != record["weights_hash"]:
         raise ModelError(f"the policy doesn't hold the weights of checkpoint {folder}: load it from there first")
-    parameters = trainer.policy.named_parameters()
-    for key, value in load_file(folder / OPTIMIZER_FILE).items():
-        name, _, kind = key.rpartition("/")
-        trainer.optimizer.state(parameters[name])[kind] = _like(value, parameters[name])
+    trainer.load_optimizer(folder / OPTIMIZER_FILE)
     trainer.num_bad_updates = record["num_bad_updates"]
     state: dict[str, Any] = record["state"]
     return state
@@ -88,15 +84,41 @@ def verify(folder: str | Path) -> dict[str, Any]:
 
 def latest(run_folder: str | Path) -> Path | None:
     """The complete checkpoint that was saved last among the folders in `run_folder`, or None."""
-    run_folder = Path(run_folder)
+    records = _records(Path(run_folder))
+    return max(records, key=lambda path: records[path]["saved_at_ns"], default=None)
+
+
+def is_checkpoint(folder: str | Path) -> bool:
+    """Is it one of ours, rather than a model folder from elsewhere?"""
+    return (Path(folder) / STATE_FILE).exists()
+
+
+def prune(run_folder: str | Path, *, keep_last: int, keep_best: bool) -> None:
+    """Delete all complete checkpoints but the newest `keep_last` and, if asked, the best: highest `held_out`.
+
+    What a crash left half written goes too: one process at a time works on a run.
+    """
+    for path in Path(run_folder).glob(f"{PARTIAL}*"):
+        shutil.rmtree(path, ignore_errors=True)
+    records = _records(Path(run_folder))
+    newest = sorted(records, key=lambda path: records[path]["saved_at_ns"])
+    kept = set(newest[-keep_last:])
+    measured = [path for path in newest if records[path]["state"].get("held_out") is not None]
+    if keep_best and measured:
+        kept.add(max(measured, key=lambda path: records[path]["state"]["held_out"]))
+    for path in set(records) - kept:
+        # First out of sight: a deletion that is cut off leaves nothing that looks like a checkpoint.
+        gone = path.with_name(f"{PARTIAL}{path.name}-{os.getpid()}-old")
+        path.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def _records(run_folder: Path) -> dict[Path, dict[str, Any]]:
+    """The complete checkpoints in a folder, with their records."""
     if not run_folder.is_dir():
-        return None
-    saved = {
-        path: record["saved_at_ns"]
-        for path in run_folder.iterdir()
-        if not path.name.startswith(PARTIAL) and (record := _record(path)) is not None
-    }
-    return max(saved, key=lambda path: saved[path], default=None)
+        return {}
+    paths = [path for path in run_folder.iterdir() if not path.name.startswith(PARTIAL)]
+    return {path: record for path in paths if (record := _record(path)) is not None}
 
 
 def _record(folder: Path) -> dict[str, Any] | None:
@@ -108,25 +130,6 @@ def _record(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return record if whole and record.get("format") == FORMAT else None
-
-
-def _optimizer_tensors(policy: Policy, trainer: Trainer) -> dict[str, torch.Tensor]:
-    """The optimizer's state as {"parameter/key": whole tensor}; empty before the first update."""
-    return {
-        f"{name}/{key}": full_tensor(value).detach().cpu().clone().contiguous()
-        for name, parameter in policy.named_parameters().items()
-        for key, value in trainer.optimizer.state(parameter).items()
-    }
-
-
-def _like(value: torch.Tensor, parameter: torch.nn.Parameter) -> torch.Tensor:
-    """A moment, sharded as its parameter; AdamW's step counter (a scalar) stays on the CPU."""
-    if value.ndim == 0:
-        return value
-    value = value.to(parameter.device)
-    if isinstance(parameter, DTensor):
-        return distribute_tensor(value, parameter.device_mesh, parameter.placements)
-    return value
 
 
 def _describe(path: Path) -> dict[str, Any]:

@@ -34,13 +34,23 @@ class PackedModel(nn.Module):
         self.chunk_tokens = chunk_tokens
 
     def forward(
-        self, ids: Tensor, position_ids: Tensor, sources: Tensor, targets: Tensor, temperature: Tensor
+        self,
+        ids: Tensor,
+        position_ids: Tensor,
+        sources: Tensor,
+        targets: Tensor,
+        temperature: Tensor,
+        plain: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Logprobs [S] and entropies [S] (no gradient, nats), in float32 or higher.
 
         `ids`, `position_ids`: [T]; `sources`, `targets`, `temperature`: [S]: id targets[s] is predicted at place
-        sources[s] from logits / temperature[s].
+        sources[s] from logits / temperature[s]. With `plain`, the model's own forward pass over one Row is used, to
+        compare with: whatever it does to its logits is in it.
         """
+        if plain:
+            logits = self.model(input_ids=ids[None], position_ids=position_ids[None], use_cache=False).logits[0]
+            return chosen_logprobs(logits[sources], targets, temperature)
         hidden = self.hidden(ids, position_ids)
         selected = hidden[sources]
         if len(sources) == 0:
@@ -107,6 +117,25 @@ def decoder_layers(model: Any) -> nn.ModuleList:
         if isinstance(module, nn.ModuleList) and len(module) == model.config.num_hidden_layers:
             return module
     raise ModelError(f"{type(model).__name__} has no list of {model.config.num_hidden_layers} decoder layers")
+
+
+def recompute_layers(model: Any) -> None:
+    """Have each decoder layer keep only its input, and compute the rest again in the backward pass.
+
+    The layer's forward is replaced, not the layer: FSDP then still gathers its weights once per pass, and parameters
+    keep their names.
+    """
+    for layer in decoder_layers(model):
+        layer.forward = _recomputed(layer.forward)
+
+
+def _recomputed(forward: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
+
+    return call
 
 
 def check_options(model: Any) -> None:

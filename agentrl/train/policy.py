@@ -7,11 +7,12 @@ rounded away; `dtype` is the type that is computed in and that is sent to engine
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -23,8 +24,16 @@ from torch.distributed.tensor import DTensor
 from agentrl.batch.packing import MicroBatch
 from agentrl.errors import ModelError
 from agentrl.train import process_group
-from agentrl.train.packed import PackedModel, check_forward, check_options, choose_attention, decoder_layers
+from agentrl.train.packed import (
+    PackedModel,
+    check_forward,
+    check_options,
+    choose_attention,
+    decoder_layers,
+    recompute_layers,
+)
 from agentrl.train.pretrained import local_folder
+from agentrl.train.ranks import Ranks
 
 UNBOUNDED = 1 << 30
 """Positions of a model whose config names no limit."""
@@ -42,26 +51,46 @@ TOKENIZER_FILES = (
 )
 
 
+class PolicyOptions(TypedDict, total=False):
+    """The keyword arguments that `Policy.load` and `Policy.random` hand on to every rank."""
+
+    device: str | Sequence[str]
+    threads: int | None
+    logprob_chunk_tokens: int
+    dtype: torch.dtype
+    activation_checkpointing: bool
+    tokenizer_folder: Path | None
+    ranks: Ranks
+
+
 class Policy:
-    """One model on one rank. Make it by `load` or `random`; `close` gives back the process group."""
+    """One model, whole or shared by several ranks. Make it by `load` or `random`; `close` ends the other ranks.
+
+    With several ranks this object is rank 0's, and its methods have the other ranks take part.
+    """
+
+    name_on_ranks = "policy"
 
     def __init__(
         self,
         model: Any,
         *,
-        device: str = "auto",
+        device: str | Sequence[str] = "auto",
         threads: int | None = None,
         logprob_chunk_tokens: int = 1024,
         dtype: torch.dtype = torch.float32,
+        activation_checkpointing: bool = False,
         tokenizer_folder: Path | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         """Takes the model over: it is moved, its weights are raised to float32, its layers are sharded.
 
-        Raises ModelError, by name, for models whose logits are not head(hidden) or that can't run packed Rows.
+        `device`: of this process, or one per rank. `threads`: torch's on each rank. Raises ModelError, by name, for
+        models whose logits are not head(hidden) or that can't run packed Rows; TrainingError if another rank fails.
         """
-        if threads is not None:
-            torch.set_num_threads(threads)
-        self.device = resolve_device(device)
+        self.ranks = ranks or Ranks()
+        self.device = resolve_device(device if isinstance(device, str) else device[self.ranks.rank])
+        _use_device(self.device, threads, self.ranks.size)
         self.dtype = dtype
         self.tokenizer_folder = tokenizer_folder
         self.model = model
@@ -70,61 +99,41 @@ class Policy:
         choose_attention(model, self.device)
         self.packed = PackedModel(model, logprob_chunk_tokens)
         check_forward(self.packed, self.device)
-        self.mesh, self._owns_group = process_group.acquire(self.device.type)
+        if activation_checkpointing:
+            recompute_layers(model)
+        self.ranks.meet(self.device.type)
+        self.mesh, self._owns_group = process_group.acquire(
+            self.device.type, self.ranks.rank, self.ranks.size, self.ranks.meeting_file
+        )
         self._shard()
 
     @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        *,
-        device: str = "auto",
-        threads: int | None = None,
-        logprob_chunk_tokens: int = 1024,
-        dtype: torch.dtype = torch.float32,
-    ) -> Policy:
-        """The model in a Hugging Face folder, or of a Hugging Face id. Raises ModelError if it isn't there."""
+    def load(cls, path: str | Path, **options: Unpack[PolicyOptions]) -> Policy:
+        """The model in a Hugging Face folder, or of a Hugging Face id. Raises ModelError if it isn't there.
+
+        Options: those of the constructor. Where `device` names several, their ranks are started.
+        """
         folder = local_folder(path)
-        with _global_generator_kept(), _model_errors(f"no causal language model could be loaded from {folder}"):
-            model = transformers.AutoModelForCausalLM.from_pretrained(
-                folder, dtype=torch.promote_types(dtype, torch.float32), attn_implementation="sdpa"
-            )
-        return cls(
-            model,
-            device=device,
-            threads=threads,
-            logprob_chunk_tokens=logprob_chunk_tokens,
-            dtype=dtype,
-            tokenizer_folder=folder,
-        )
+        dtype = _kept(options.get("dtype", torch.float32))
+        with _seated("load", (folder,), options) as ranks:
+            with _global_generator_kept(), _model_errors(f"no causal language model could be loaded from {folder}"):
+                model = transformers.AutoModelForCausalLM.from_pretrained(
+                    folder, dtype=dtype, attn_implementation="sdpa"
+                )
+            return cls(model, **(options | {"tokenizer_folder": folder, "ranks": ranks}))
 
     @classmethod
-    def random(
-        cls,
-        config: Any,
-        seed: int,
-        *,
-        device: str = "auto",
-        threads: int | None = None,
-        logprob_chunk_tokens: int = 1024,
-        dtype: torch.dtype = torch.float32,
-        tokenizer_folder: str | Path | None = None,
-    ) -> Policy:
-        """A new model of a transformers config; the same seed gives the same weights on every device."""
-        with _global_generator_kept(), _model_errors("no causal language model could be made from the config"):
-            # The library draws from the global generator: it gets our seed, and its state back afterwards.
-            torch.default_generator.manual_seed(seed)
-            model = transformers.AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-                config, dtype=torch.promote_types(dtype, torch.float32), attn_implementation="sdpa"
-            )
-        return cls(
-            model,
-            device=device,
-            threads=threads,
-            logprob_chunk_tokens=logprob_chunk_tokens,
-            dtype=dtype,
-            tokenizer_folder=None if tokenizer_folder is None else Path(tokenizer_folder),
-        )
+    def random(cls, config: Any, seed: int, **options: Unpack[PolicyOptions]) -> Policy:
+        """A new model of a transformers config; the same seed gives the same weights on every device and rank."""
+        dtype = _kept(options.get("dtype", torch.float32))
+        with _seated("random", (config, seed), options) as ranks:
+            with _global_generator_kept(), _model_errors("no causal language model could be made from the config"):
+                # The library draws from the global generator: it gets our seed, and its state back afterwards.
+                torch.default_generator.manual_seed(seed)
+                model = transformers.AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+                    config, dtype=dtype, attn_implementation="sdpa"
+                )
+            return cls(model, **(options | {"ranks": ranks}))
 
     def _shard(self) -> None:
         reduced = self.dtype if self.dtype.itemsize < 4 else None
@@ -134,14 +143,16 @@ class Policy:
             # Inputs stay as they are: a temperature in bfloat16 would be another temperature.
             cast_forward_inputs=False,
         )
-        for layer in decoder_layers(self.model):
-            fully_shard(layer, mesh=self.mesh, mp_policy=precision)
-        fully_shard(self.packed, mesh=self.mesh, mp_policy=precision)
+        for module in (*decoder_layers(self.model), self.packed):
+            unit: Any = fully_shard(module, mesh=self.mesh, mp_policy=precision)
+            # Gradients are summed: the loss is divided by the counts of all ranks' micro-batches already (G1).
+            unit.set_gradient_divide_factor(1.0)
+            unit.set_force_sum_reduction_for_comms(True)
 
     @property
     def loss_dtype(self) -> torch.dtype:
         """What logprobs and losses are computed in: float32, or float64 for a float64 model."""
-        return torch.promote_types(self.dtype, torch.float32)
+        return _kept(self.dtype)
 
     @property
     def max_positions(self) -> int:
@@ -166,21 +177,28 @@ class Policy:
 
     @torch.no_grad()
     def score(self, micro_batch: MicroBatch) -> Tensor:
-        """Logprobs [S] without gradient."""
+        """Logprobs [S] without gradient. On each rank of its own micro-batch: see `Trainer.score`."""
         logprobs, _ = self.forward(micro_batch)
         self._reshard()
         return logprobs
 
-    @torch.no_grad()
     def logprobs(self, ids: Sequence[int], selected: Sequence[int], temperature: float = 1.0) -> list[float]:
         """The logprob of ids[i] given ids[:i], for each i >= 1 in `selected`."""
         if any(not 1 <= place < len(ids) for place in selected):
             raise ValueError(f"places must lie in [1, {len(ids)}), got {list(selected)}")
-        places = torch.tensor(list(selected), dtype=torch.int64, device=self.device)
-        sequence = torch.tensor(list(ids), dtype=torch.int64, device=self.device)
+        return self.ranks.run(self._logprobs, list(ids), list(selected), temperature, False)
+
+    def plain_logprobs(self, ids: Sequence[int]) -> list[float]:
+        """As `logprobs` of ids[1:], by log_softmax of the model's own forward pass: all logits exist at once."""
+        return self.ranks.run(self._logprobs, list(ids), list(range(1, len(ids))), 1.0, True)
+
+    @torch.no_grad()
+    def _logprobs(self, ids: list[int], selected: list[int], temperature: float, plain: bool) -> list[float]:
+        places = torch.tensor(selected, dtype=torch.int64, device=self.device)
+        sequence = torch.tensor(ids, dtype=torch.int64, device=self.device)
         temperatures = torch.full((len(selected),), temperature, dtype=self.loss_dtype, device=self.device)
         position_ids = torch.arange(len(ids), device=self.device)
-        logprobs, _ = self.packed(sequence, position_ids, places - 1, sequence[places], temperatures)
+        logprobs, _ = self.packed(sequence, position_ids, places - 1, sequence[places], temperatures, plain=plain)
         self._reshard()
         values: list[float] = logprobs.tolist()
         return values
@@ -206,8 +224,15 @@ class Policy:
 
         One whole tensor exists at a time. It may share memory with the weights: copy what must outlive the next update.
         """
-        for name, parameter in self.named_parameters().items():
-            yield name, full_tensor(parameter.detach()).to(dtype or self.dtype)
+        for name in self.named_parameters():
+            yield name, self._whole(name).to(dtype or self.dtype)
+
+    def _whole(self, name: str) -> Tensor:
+        return self.ranks.run(self._gather, name)
+
+    @torch.no_grad()
+    def _gather(self, name: str) -> Tensor:
+        return full_tensor(self.model.get_parameter(name).detach())
 
     def weights_hash(self) -> str:
         """SHA-256 over names, types, shapes and bytes of the kept (not rounded) weights: equal weights, equal hash."""
@@ -221,7 +246,10 @@ class Policy:
         """Write a Hugging Face folder: the kept weights as safetensors, the config, and a copy of the tokenizer."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        state = {name: full_tensor(tensor.detach()).cpu() for name, tensor in self.model.state_dict().items()}
+        state = {
+            name: (self._whole(name) if isinstance(tensor, DTensor) else tensor.detach()).cpu()
+            for name, tensor in self.model.state_dict().items()
+        }
         self.model.save_pretrained(folder, state_dict=state)
         if self.tokenizer_folder is not None and self.tokenizer_folder.resolve() != folder.resolve():
             for name in TOKENIZER_FILES:
@@ -229,10 +257,12 @@ class Policy:
                     shutil.copyfile(self.tokenizer_folder / name, folder / name)
 
     def close(self) -> None:
-        """Give back the process group. Calling it again does nothing."""
+        """End the other ranks and give back the process group. Calling it again does nothing."""
+        self.ranks.dismiss()
         if self._owns_group:
             self._owns_group = False
             process_group.release()
+        self.ranks.close()
 
     def __enter__(self) -> Policy:
         return self
@@ -244,6 +274,31 @@ class Policy:
 def full_tensor(tensor: Tensor) -> Tensor:
     """The whole of a tensor that may be sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _kept(dtype: torch.dtype) -> torch.dtype:
+    """The type in which the weights of a model that computes in `dtype` are kept."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+@contextmanager
+def _seated(how: str, arguments: tuple[Any, ...], options: PolicyOptions) -> Iterator[Ranks]:
+    """The ranks of a policy that is made in this block; the others make theirs meanwhile, and end if it raises."""
+    ranks, device = options.get("ranks"), options.get("device", "auto")
+    if ranks is None:
+        ranks = Ranks.start(how, arguments, dict(options), [device] if isinstance(device, str) else device)
+    with ranks.closed_on_error():
+        yield ranks
+
+
+def _use_device(device: torch.device, threads: int | None, num_ranks: int) -> None:
+    """Torch's threads and current GPU. Ranks on one CPU share its cores out: all of them on all cores are slower."""
+    if threads is None and num_ranks > 1 and device.type == "cpu":
+        threads = max(1, (os.cpu_count() or 1) // num_ranks)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
 
 
 def resolve_device(device: str) -> torch.device:

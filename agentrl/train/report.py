@@ -101,23 +101,27 @@ class TokenLog:
 
     entries: list[_Entry] = field(default_factory=list)
 
-    def add(self, batch: int, micro_batch: MicroBatch, current: Tensor, entropy: Tensor, result: PolicyLoss) -> None:
-        """Take a micro-batch's tensors, each [S], to numpy."""
-        measured = {
-            "logprob": current,
-            "entropy": entropy,
-            "ratio": result.ratio,
-            "clipped": result.clipped,
-            "kl": result.kl,
-        }
-        columns = {name: tensor.detach().double().cpu().numpy() for name, tensor in measured.items()}
-        columns["proximal"] = micro_batch.column("proximal")
+    def add(self, batch: int, micro_batch: MicroBatch, columns: dict[str, Floats]) -> None:
+        """Take the `columns_of` a micro-batch."""
+        columns = columns | {"proximal": micro_batch.column("proximal")}
         self.entries.append(_Entry(batch=batch, micro_batch=micro_batch, columns=columns))
 
     def column(self, name: str, batch: int | None = None) -> Floats:
         """One value per id that counted, of one Batch or of the step."""
         parts = [entry.columns[name] for entry in self.entries if batch is None or entry.batch == batch]
         return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def columns_of(current: Tensor, entropy: Tensor, result: PolicyLoss) -> dict[str, Floats]:
+    """What is measured of a micro-batch's ids, tensors each [S], as numpy."""
+    measured = {
+        "logprob": current,
+        "entropy": entropy,
+        "ratio": result.ratio,
+        "clipped": result.clipped,
+        "kl": result.kl,
+    }
+    return {name: tensor.detach().double().cpu().numpy() for name, tensor in measured.items()}
 
 
 def row_reports(rows: Sequence[Row], batches: Sequence[Batch], log: TokenLog) -> list[RowReport]:

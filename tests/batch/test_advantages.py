@@ -6,14 +6,15 @@ import math
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from agentrl.batch.advantages import EPSILON, assign_advantages
 from agentrl.batch.packing import make_batches
 from agentrl.batch.rows import Row, build_rows
 from agentrl.errors import RowError
-from agentrl.types import Group, StopReason
+from agentrl.types import Grade, Group, StopReason
 
-from .builders import branches, make_group, make_sample, make_turn, one_turn
+from .builders import branches, make_call, make_group, make_sample, make_turn, one_turn
 
 
 def rows_of(*groups: Group) -> list[Row]:
@@ -110,3 +111,65 @@ def test_a_row_of_no_group_is_refused() -> None:
     group = make_group([one_turn("a", 1.0), one_turn("b", 0.0)])
     with pytest.raises(RowError, match="trajectory stranger"):
         assign_advantages([group], [*rows_of(group), *build_rows(one_turn("stranger", 1.0))])
+
+
+def test_d01_parts_that_cancel_are_a_group_without_signal_and_the_shares_say_so() -> None:
+    cancel = [Grade(reward=a + b, parts={"a": a, "b": b}) for a, b in ((-3.0, 3.0), (3.0, -3.0))]
+    groups = [
+        make_group([one_turn("a0", 0.0, group="a"), one_turn("a1", 0.0, group="a")], "a"),
+        make_group([one_turn("b0", 1.0, group="b"), one_turn("b1", 1.0, group="b")], "b"),
+        make_group([one_turn("c0", 0.5, group="c"), one_turn("c1", 0.5, group="c")], "c"),
+        make_group([one_turn("d0", 0.0, group="d"), one_turn("d1", 1.0, group="d")], "d"),
+    ]
+    for sample, grade in zip(groups[0].samples, cancel, strict=True):
+        sample.grade = grade
+    rows = rows_of(*groups)
+    metrics = assign_advantages(groups, rows).metrics()
+    assert [row.advantage for row in rows[:6]] == [0.0] * 6
+    assert [row.live for row in rows] == [False] * 6 + [True] * 2
+    assert (metrics["zero_variance_share"], metrics["all_zero_share"], metrics["all_one_share"]) == (0.75, 0.25, 0.25)
+    assert all(math.isfinite(value) for value in metrics.values())
+
+
+def test_d01_two_samples_at_a_success_rate_of_18_percent_are_mostly_dead_groups() -> None:
+    generator = np.random.default_rng(0)
+    rewards = (generator.random((2000, 2)) < 0.18).astype(float)
+    groups = [
+        make_group([one_turn(f"{g}-{i}", reward, group=str(g)) for i, reward in enumerate(pair)], str(g))
+        for g, pair in enumerate(rewards.tolist())
+    ]
+    report = assign_advantages(groups, rows_of(*groups))
+    assert report.metrics()["zero_variance_share"] == pytest.approx(0.18**2 + 0.82**2, abs=0.03)
+    assert report.metrics()["zero_variance_share"] == pytest.approx(
+        report.metrics()["all_zero_share"] + report.metrics()["all_one_share"]
+    )
+
+
+def test_d04_one_reward_that_is_none_or_nan_leaves_the_others_finite() -> None:
+    rewards = [1.0, None, 0.0, math.nan]
+    samples = [one_turn(str(i), reward) for i, reward in enumerate(rewards)]
+    group = make_group(samples)
+    rows = rows_of(group)
+    report = assign_advantages([group], rows, normalize_std=False)
+    assert report.advantages == {"0": 0.5, "2": -0.5}
+    assert report.num_unmeasured == 2
+    assert [row.live for row in rows] == [True, False, True, False]
+    assert all(np.isfinite(row.advantages).all() for row in rows)
+    with pytest.raises(ValidationError, match="parts"):
+        Grade.model_validate({"reward": 1.0, "parts": {"a": 1.0, "b": None}})
+
+
+def test_i06_a_member_that_is_too_old_is_withheld_from_the_loss_but_counts_in_the_baseline() -> None:
+    """Four samples of ages 0, 0, 1 and 5 at a limit of 2."""
+    version, limit = 5, 2
+    turns = [make_turn(0, None, 0, [1, 2], [10, 11], calls=[make_call(0, 2, version - age)]) for age in (0, 0, 1, 5)]
+    group = make_group([make_sample([turn], id=str(i), reward=float(i == 3)) for i, turn in enumerate(turns)])
+    rows = rows_of(group)
+    report = assign_advantages([group], rows, normalize_std=False)
+    for row in rows:
+        row.silence("stale", row.versions < version - limit)
+    assert report.advantages == {"0": -0.25, "1": -0.25, "2": -0.25, "3": 0.75}
+    assert [row.live for row in rows] == [True, True, True, False]
+    assert [run.reason for run in rows[3].runs] == ["stale"]
+    (batch,) = make_batches(rows, updates_per_step=1, micro_batch_tokens=64, aggregation="token")
+    assert (batch.num_trajectories, batch.num_tokens) == (3, 6)

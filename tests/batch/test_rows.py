@@ -10,8 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentrl.batch.packing import make_batches
 from agentrl.batch.rows import WeightRun, build_rows
+from agentrl.config import LimitsConfig
 from agentrl.errors import RowError
+from agentrl.rollout.limits import call_budget
 from agentrl.types import Sample, Sampler, StopReason, Turn
 
 from .builders import make_call, make_sample, make_turn
@@ -249,3 +252,42 @@ def test_t3_every_sampled_id_has_mask_1_in_exactly_one_row_in_its_context(sample
     assert sorted(counted) == sorted(expected)
     if expected:
         assert sum(row.rewards.sum() for row in rows) == 1.0
+
+
+def test_i05_every_id_carries_the_version_that_sampled_it() -> None:
+    """Weights change between turn 1 and turn 2, and in the middle of turn 3."""
+    turns = [
+        make_turn(0, None, 0, [1], [10], calls=[make_call(0, 1, 3)]),
+        make_turn(1, 0, 2, [2], [11], calls=[make_call(0, 1, 3)]),
+        make_turn(2, 1, 4, [3], [12], calls=[make_call(0, 1, 4)]),
+        make_turn(3, 2, 6, [4], [13, 14, 15], calls=[make_call(0, 1, 4), make_call(1, 3, 5)]),
+    ]
+    (row,) = build_rows(make_sample(turns))
+    assert row.versions.tolist() == [-1, 3, -1, 3, -1, 4, -1, 4, 5, 5]
+
+
+def test_d13_a_length_is_the_sum_of_the_mask_not_a_span() -> None:
+    turns = [make_turn(0, None, 0, [1, 2], [10, 11]), make_turn(1, 0, 4, [3, 4, 5, 6, 7, 8], [12])]
+    sample = make_sample(turns)
+    (row,) = build_rows(sample)
+    assert row.mask.tolist() == [0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 1]
+    (batch,) = make_batches([row], updates_per_step=1, micro_batch_tokens=64, aggregation="token")
+    assert batch.num_tokens == sample.trajectory.num_sampled == 3
+    assert batch.micro_batches[0].scale.tolist() == [1 / 3] * 3
+    limits = LimitsConfig(max_episode_tokens=5)
+    room, ending = call_budget(limits, window=100, num_context=len(row), num_sampled=sample.trajectory.num_sampled)
+    assert (room, ending) == (2, StopReason.TOKEN_BUDGET)
+
+
+def test_a15_a_row_that_is_left_out_is_left_out_of_loss_counts_and_lengths_alike() -> None:
+    """A reply cut by its limit, after a turn with a tool: one weight column is the source of everything."""
+    cut, whole = five_turns(), make_sample([make_turn(0, None, 0, [1], [10, 11])], id="whole")
+    cut.trajectory.stop_reason = StopReason.TURN_LENGTH
+    rows = build_rows(cut)
+    for row in rows:
+        row.silence("truncated")
+    assert sum(int(row.weights.sum()) for row in rows) == 0 and any(row.mask.any() for row in rows)
+    (batch,) = make_batches([*rows, *build_rows(whole)], updates_per_step=1, micro_batch_tokens=64, aggregation="token")
+    assert (batch.num_tokens, batch.num_trajectories) == (2, 1)
+    assert [m.scale.tolist() for m in batch.micro_batches] == [[0.5, 0.5]]
+    assert make_batches(rows, updates_per_step=1, micro_batch_tokens=64, aggregation="trajectory") == []

@@ -30,6 +30,7 @@ from agentrl.errors import ConfigError
         ("algorithm.group_size=1", "at least 2"),
         ("algorithm.aggregation=mean", "'token' or 'trajectory'"),
         ("limits.max_turns=[1", "can't read"),
+        ("limits.max_turns.x=1", "limits.max_turns"),
         ("train", "key=value"),
     ],
 )
@@ -58,7 +59,7 @@ def test_env_can_be_given_as_a_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--cfg", "env=calculator", "env.level=3"]) == 0
     assert yaml.safe_load(capsys.readouterr().out)["env"] == {
         "name": "calculator", "level": 3, "max_operand": 20, "train_tasks": 4096, "held_out_tasks": 512, "task_seed": 0,
-            "hasty": 0.65,
+            "hasty": 0.65, "lying": False,
     }  # fmt: skip
 
 
@@ -74,6 +75,15 @@ def test_the_environments_yaml_sets_keys_and_the_command_line_wins() -> None:
     assert load_config("calculator", ["limits.max_turns=9"]).limits.max_turns == 9
 
 
+def test_an_option_that_is_a_mapping_takes_any_key() -> None:
+    overrides = ["env.kwargs.is_slippery=false", "env.kwargs.desc=[SF,FG]", "env.kwargs.deep.er=1"]
+    options = load_config("gymnasium", overrides).public()["env"]
+    assert options["kwargs"] == {"is_slippery": False, "desc": ["SF", "FG"], "deep": {"er": 1}}
+    assert load_config("gymnasium", ["env.kwargs={a: 1}"]).public()["env"]["kwargs"] == {"a": 1}
+    with pytest.raises(ConfigError, match=r"unknown key 'env\.kwarg\.a'"):
+        load_config("gymnasium", ["env.kwarg.a=1"])
+
+
 def test_secrets_are_not_in_what_is_stored() -> None:
     config = load_config("calculator", ["engine.key=hush", "store.url='postgresql://me:hush@localhost/x'"])
     assert config.engine.key == "hush" and "hush" not in str(config.public())
@@ -82,3 +92,13 @@ def test_secrets_are_not_in_what_is_stored() -> None:
 def test_a_group_of_one_is_refused_D02() -> None:
     with pytest.raises(ConfigError, match="group_size must be at least 2"):
         load_config("calculator", ["algorithm.group_size=1"])
+
+
+def test_keys_may_stand_before_and_after_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "train.steps=7", "--env", "calculator", "seed=3", "--cfg", "env.level=3"]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert (printed["train"]["steps"], printed["seed"], printed["env"]["level"]) == (7, 3, 3)
+    with pytest.raises(SystemExit):
+        main(["train", "--env", "calculator", "--no-such-option"])
+    with pytest.raises(SystemExit):
+        main(["env", "list", "train.steps=7"])

@@ -15,6 +15,7 @@ from agentrl.engine.embedded import EmbeddedEngine
 from agentrl.errors import EngineError
 from agentrl.rollout.client import Generation, SamplingParams, VersionSpan
 from agentrl.rollout.http_client import HttpClient, ReplyGate
+from agentrl.rollout.retry import RetryPolicy
 from tests.engine.models import WINDOW, prompts
 from tests.engine.wire import GENERATE, wait_for
 
@@ -28,6 +29,8 @@ CHOICE = {
     "finish_reason": "length",
 }
 COMPLETION = {"token_ids": [7, 8, 9], "logprobs": {"token_logprobs": [-1.0, -2.0, 0.0]}, "finish_reason": "stop"}
+
+ONCE = RetryPolicy(max_tries=1)
 
 Answer = Callable[[dict[str, Any]], web.Response]
 
@@ -60,7 +63,7 @@ def _choice(choice: Any) -> Answer:
 
 
 async def _ask(answer: Answer, path: str = GENERATE, **options: Any) -> Generation:
-    async with scripted(answer, path) as url, HttpClient(url, model="scripted", **options) as client:
+    async with scripted(answer, path) as url, HttpClient(url, model="scripted", retry=ONCE, **options) as client:
         client.vocab_size = 100
         return await client.generate([1, 2], SAMPLING, "asked")
 

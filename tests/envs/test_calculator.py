@@ -89,6 +89,18 @@ def test_each_later_call_needs_the_result_of_the_one_before() -> None:
         assert json.loads(said.tool_calls[0].arguments)["expression"].startswith(f"{result} ")
 
 
+async def test_with_a_lying_tool_the_oracle_fails(renderer: Renderer) -> None:
+    config = CalculatorConfig(train_tasks=20, lying=True)
+    (liar,), (honest,) = Calculator(config).tools, Calculator.tools
+    assert liar.spec() == honest.spec()
+    loop = make_loop(
+        renderer, None, env=Calculator, config=config,  # type: ignore[arg-type]
+        sampler=lambda env, task: ScriptedSampler(env.oracle(task), renderer),  # type: ignore[arg-type]
+    )  # fmt: skip
+    played = await play(loop)
+    assert played.reward == 0.0 and len(played.trajectory.turns) == 3
+
+
 def test_two_operations_in_one_call_are_refused() -> None:
     (calculator,) = Calculator.tools
     with pytest.raises(ValueError, match="at most 1"):

@@ -42,7 +42,9 @@ async def test_a_fault_is_retried_and_both_attempts_are_stored(renderer: Rendere
 
 
 async def test_past_the_budget_the_fault_is_the_samples_ending(renderer: Renderer) -> None:
-    pool = RolloutPool(make_loop(renderer, Flaky(renderer, 9)), RolloutConfig(max_attempts=3), run_seed=0)
+    pool = RolloutPool(
+        make_loop(renderer, Flaky(renderer, 9)), RolloutConfig(max_attempts=3, max_fault_share=1), run_seed=0
+    )
     (played,) = await pool.run([group(3)])
     assert [sample.trajectory.stop_reason for sample in played.samples] == [StopReason.ENGINE_ERROR] * 3
     assert [sample.trajectory.attempt for sample in played.samples] == [2, 2, 2]

@@ -121,7 +121,7 @@ async def test_rows_of_an_unknown_turn_are_refused_with_the_whole_step(store: St
     assert store.steps(run)[0].state is StepState.BEGUN
 
 
-async def test_going_back_releases_claims_and_archives_what_abandoned_versions_sampled(store: Store) -> None:
+async def test_j10_going_back_releases_claims_and_archives_what_abandoned_versions_sampled(store: Store) -> None:
     run = await start_run(store)
     used, lost = await completed(store, run, 0), await completed(store, run, 1)
     step0, version1 = await make_step(store, run, 0, 0)
@@ -212,3 +212,34 @@ async def test_missing_records_are_named(store: Store) -> None:
         store.load_trajectory("gone")
     with pytest.raises(StoreError, match="no group 'gone'"):
         store.load_group("gone")
+
+
+async def test_j11_the_same_task_twice_in_one_step_is_two_groups_with_rows_of_their_own(store: Store) -> None:
+    run = await start_run(store)
+    groups = [await completed(store, run, ordinal) for ordinal in (0, 1)]
+    loaded = [store.load_group(group) for group in groups]
+    assert loaded[0].task == loaded[1].task
+    samples = [sample for group in loaded for sample in group.samples]
+    places = {(s.trajectory.run, s.trajectory.group, s.trajectory.sample, s.trajectory.attempt) for s in samples}
+    assert len(places) == len({s.trajectory.id for s in samples}) == 4
+    step = await store.begin_step(run, ordinal=0, version=0)
+    await store.queue.claim(run, step, groups)
+    rows = [row(s.trajectory.id, s.grade_id, place) for place, s in enumerate(samples)]
+    await store.record_step(run, step, rows=rows, metrics={}, version_after=None)
+    assert [use.row for s in samples for use in store.steps_of(s.trajectory.id)] == rows
+
+
+async def test_j11_a_replay_counts_age_from_sampling_and_leaves_what_is_stored_as_it_was(store: Store) -> None:
+    first, later = await start_run(store), await start_run(store)
+    group = await completed(store, first)
+    before = store.load_group(group)
+    for ordinal in range(5):
+        await make_step(store, later, ordinal, ordinal)
+    step = await store.begin_step(later, ordinal=5, version=5)
+    await store.queue.claim(later, step, [group])
+    rows = [row(s.trajectory.id, s.grade_id, place) for place, s in enumerate(before.samples)]
+    await store.record_step(later, step, rows=rows, metrics={}, version_after=None)
+    after = store.load_group(group)
+    assert after == before
+    ages = {5 - version for s in after.samples for turn in s.trajectory.turns for version in turn.versions}
+    assert ages == {5}

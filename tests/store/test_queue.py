@@ -285,7 +285,7 @@ async def test_only_complete_train_groups_can_be_claimed(store: Store) -> None:
     assert store.queue.claimable(run) == []
 
 
-async def test_finished_trajectory_can_not_be_changed(store: Store) -> None:
+async def test_j11_a_finished_trajectory_can_not_be_changed(store: Store) -> None:
     run = await start_run(store)
     group = await planned(store, run)
     lease: Lease = await leased(store, group)

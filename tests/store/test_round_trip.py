@@ -29,7 +29,7 @@ from agentrl.types import (
     ToolCall,
     Trajectory,
 )
-from tests.store.builders import artifacts, record, same, start_run, task, tool_call, trajectory, turn
+from tests.store.builders import artifacts, planned, record, same, start_run, task, tool_call, trajectory, turn
 
 any_text = st.text(st.characters(), max_size=12) | st.sampled_from(
     ["\x00", "a\ud800", "\ud83d\ude00", "\\u0000", "ü\udcff"]
@@ -104,15 +104,64 @@ def whole_trajectories(draw: Any) -> Trajectory:
     return trajectory("", task=own, turns=turns, artifacts=kept, error=draw(any_text), template_hash=draw(any_text))
 
 
+@st.composite
+def grades(draw: Any) -> Grade:
+    """A grade whose texts are arbitrary."""
+    reward = draw(st.none() | st.floats(allow_nan=False, allow_infinity=False))
+    parts = draw(st.dictionaries(any_text, st.floats(), max_size=3))
+    why = draw(any_text) or "no box" if reward is None else None
+    return Grade(reward=reward, unmeasured=why, parts=parts, grader=draw(any_text), grader_version=draw(any_text))
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(whole_trajectories())
-def test_any_trajectory_round_trips(store: Store, rollout: Trajectory) -> None:
+@given(whole_trajectories(), grades())
+def test_j03_any_text_survives_in_trajectories_tool_calls_artifacts_grades_and_errors(
+    store: Store, rollout: Trajectory, grade: Grade
+) -> None:
     async def write() -> None:
         rollout.run = store.runs()[0].id if store.runs() else await start_run(store)
         await record(store, rollout, reward=None)
+        await store.recorder.add_grade(rollout, grade)
 
     asyncio.run(write())
-    assert same(store.load_trajectory(rollout.id), rollout)
+    sample = store.load_sample(rollout.id)
+    assert same(sample.trajectory, rollout)
+    assert sample.grade is not None and repr(sample.grade) == repr(grade)
+
+
+async def test_j03_a_nul_in_text_and_in_a_key_is_reversible_and_ids_are_untouched(store: Store) -> None:
+    run = await start_run(store)
+    call = tool_call(result="before\x00after", arguments={"k\x00": ["\udcff", {"\ud800": 1}]}, status=CallStatus.OK)
+    kept = Artifacts(data={"k\x00": "v\x00"}, files={"a\x00": b"\x00\xff"})
+    rollout = trajectory(run, turns=[turn(tool_calls=[call])], artifacts=kept, error="x\x00")
+    await record(store, rollout)
+    assert store.load_trajectory(rollout.id) == rollout
+    connection = sqlite3.connect(store.location)
+    counts = [connection.execute(f"select count(*) from {name}").fetchone() for name in ("turns", "tool_calls")]
+    assert counts == [(1,), (1,)]
+    assert connection.execute("select result from tool_calls").fetchone() == ("before\ufffdafter",)
+    assert connection.execute("select sampled_ids from turns").fetchone() == (encode_ids([7, 8]),)
+    connection.close()
+
+
+async def test_j03_a_reason_for_dropping_a_group_is_any_text(store: Store) -> None:
+    run = await start_run(store)
+    group = await planned(store, run)
+    await store.queue.drop(group, "died of \x00\udcff")
+    connection = sqlite3.connect(store.location)
+    assert connection.execute("select dropped_reason from groups").fetchone() == ("died of \ufffd\ufffd",)
+    connection.close()
+
+
+@pytest.mark.slow
+async def test_j03_fifty_megabytes_survive(store: Store) -> None:
+    text = "0123456789abcdé" * (50 * 2**20 // 16) + "\x00\udcff"
+    assert len(text.encode("utf-8", "surrogatepass")) > 49 * 2**20
+    run = await start_run(store)
+    files = {"log": text.encode("utf-8", "surrogatepass")}
+    rollout = trajectory(run, turns=[turn(tool_calls=[tool_call(result=text)])], artifacts=Artifacts(files=files))
+    await record(store, rollout)
+    assert store.load_trajectory(rollout.id) == rollout
 
 
 async def test_clean_trajectory_equals_what_was_recorded(store: Store) -> None:

@@ -75,7 +75,7 @@ async def test_open_makes_the_folder_and_keeps_what_is_there(tmp_path: Path) -> 
         assert store.load_trajectory(rollout.id) == rollout
 
 
-def test_sqlite_is_set_up(tmp_path: Path) -> None:
+def test_j01_wal_is_read_back(tmp_path: Path) -> None:
     Store.open(tmp_path / "s.db").close()
     assert sql(tmp_path / "s.db", "pragma journal_mode") == [("wal",)]
     database = Database.open(tmp_path / "s.db", 30.0)

@@ -18,6 +18,7 @@ from agentrl.store.database import Database
 from agentrl.store.schema import migrate
 from agentrl.store.tables import Runs, table
 from agentrl.store.writer import Writer
+from agentrl.testing.audit import audit
 from tests.store.builders import record, start_run, trajectory, turn
 
 PROCESS = """
@@ -33,6 +34,23 @@ async def main(path, name, count):
 
 asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
 """
+FORKS = (
+    PROCESS.rpartition("asyncio.run")[0]
+    + """
+import os
+
+children = []
+for number in range(int(sys.argv[2])):  # forked before anything is open, so that what takes time is imported once
+    child = os.fork()
+    if child == 0:
+        asyncio.run(main(sys.argv[1], f"p{number}", int(sys.argv[3])))
+        sys.stderr.flush()
+        os._exit(0)
+    children.append(child)
+sys.exit(sum(os.waitpid(child, 0)[1] != 0 for child in children))
+"""
+)
+"""Many processes of the same kind."""
 
 
 async def test_failing_writes_among_good_ones_fail_alone(store: Store) -> None:
@@ -136,21 +154,24 @@ async def test_turns_of_one_rollout_keep_their_order(store: Store) -> None:
     assert store.load_trajectory(rollout.id) == rollout
 
 
-def test_processes_open_and_write_one_file_while_a_reader_holds_it(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_j01_32_processes_write_one_file_while_a_reader_holds_a_long_cursor(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     command = [sys.executable, "-c", PROCESS, str(path)]
-    Store.open(path).close()
+    subprocess.run([*command, "first", "3"], check=True, timeout=120)
     reader = sqlite3.connect(path, isolation_level=None)
-    reader.execute("begin")
-    assert reader.execute("select count(*) from trajectories").fetchone() == (0,)
-    writers = [subprocess.Popen([*command, f"p{i}", "25"]) for i in range(3)]
-    assert [writer.wait(timeout=120) for writer in writers] == [0] * 3
-    assert reader.execute("select count(*) from trajectories").fetchone() == (0,)
+    cursor = reader.execute("select id from trajectories")
+    seen = [cursor.fetchone()]
+    writers = [sys.executable, "-c", FORKS, str(path), "32", "50"]
+    done = subprocess.run(writers, capture_output=True, text=True, timeout=400)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(seen + cursor.fetchall()) == [(f"first-{i}",) for i in range(3)]
     reader.close()
     with Store.open(path) as store:
-        found = store.find_trajectories()
-    assert {one.id for one in found} == {f"p{i}-{j}" for i in range(3) for j in range(25)}
+        found = [one for one in store.find_trajectories() if not one.id.startswith("first")]
+    assert {one.id for one in found} == {f"p{i}-{j}" for i in range(32) for j in range(50)}
     assert {(one.num_turns, one.reward) for one in found} == {(2, 1.0)}
+    assert audit(path) == []
 
 
 def test_processes_make_a_new_file_at_once(tmp_path: Path) -> None:

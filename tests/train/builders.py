@@ -18,7 +18,6 @@ from agentrl.batch.packing import Aggregation
 from agentrl.batch.rows import Row, build_rows
 from agentrl.config import AlgorithmConfig, TrainConfig
 from agentrl.train.policy import Policy, full_tensor
-from agentrl.train.report import TokenLog
 from agentrl.train.trainer import Trainer
 from agentrl.types import (
     EngineCall,
@@ -219,7 +218,7 @@ def plain_gradient(
 def our_gradient(trainer: Trainer, rows: list[Row]) -> tuple[float, dict[str, torch.Tensor]]:
     """Loss and gradient as the trainer accumulates them for one Batch."""
     (batch,) = trainer.batches(rows)
-    loss = trainer.accumulate(batch, trainer._policy_gradient(TokenLog(), 0))
+    loss, _ = trainer.accumulate(batch)
     parameters = trainer.policy.named_parameters()
     gradient = {name: full_tensor(parameter.grad).clone() for name, parameter in parameters.items()}
     trainer.optimizer.zero_grad()

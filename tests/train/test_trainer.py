@@ -157,7 +157,7 @@ def test_g3_a_bad_update_is_skipped_and_the_next_goes_on() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_g3_a_gradient_that_is_not_finite_changes_nothing(policy: Policy, value: float) -> None:
+def test_c09_a_gradient_that_is_not_finite_changes_nothing(policy: Policy, value: float) -> None:
     rows = make_rows(make_groups(1))
     trainer = make_trainer(policy, max_bad_updates=2)
     trainer.step(rows, 0)
@@ -174,7 +174,7 @@ def test_g3_a_gradient_that_is_not_finite_changes_nothing(policy: Policy, value:
     assert all(torch.equal(left, right) for left, right in zip(moments, after, strict=True))
 
 
-def test_g3_too_many_in_a_row_end_the_run(policy: Policy) -> None:
+def test_c09_too_many_bad_updates_in_a_row_end_the_run_with_the_last_finite_weights(policy: Policy) -> None:
     rows = make_rows(make_groups(1))
     for row in rows:
         row.advantages[:] = math.nan

@@ -1,0 +1,81 @@
+"""The contract suite: what every environment must do, checked on anyone's. `agentrl env check NAME` runs it.
+
+From pytest::
+
+    from agentrl.testing.contract import verify
+
+    def test_contract():
+        verify(Backwards)
+
+It needs no model: episodes are played by the environment's own oracle and by a policy that says nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from agentrl.environment import Chat, Environment, EnvironmentConfig
+from agentrl.testing import leftovers
+from agentrl.testing.checks import CHECKS, Result, Subject
+from agentrl.testing.episode import Stage
+from agentrl.types import Message
+
+
+def verify(
+    env_class: type[Environment],
+    options: EnvironmentConfig | None = None,
+    *,
+    chat: Chat | None = None,
+    num_tasks: int = 3,
+    max_turns: int = 32,
+    timeout_s: float = 10.0,
+) -> None:
+    """Run all checks. Raises AssertionError with the lines of those that failed."""
+    results = check(env_class, options, chat=chat, num_tasks=num_tasks, max_turns=max_turns, timeout_s=timeout_s)
+    failed = [result.line() for result in results if result.problem is not None]
+    if failed:
+        raise AssertionError(f"{env_class.__name__} breaks the contract:\n" + "\n".join(failed))
+
+
+def check(
+    env_class: type[Environment],
+    options: EnvironmentConfig | None = None,
+    *,
+    name: str | None = None,
+    chat: Chat | None = None,
+    num_tasks: int = 3,
+    max_turns: int = 32,
+    timeout_s: float = 10.0,
+) -> list[Result]:
+    """Run all checks, each to its own result.
+
+    `name`: under which the environment is registered; `chat`: who answers `ctx.chat`; `num_tasks`: played per split;
+    `timeout_s`: of each hook and tool call.
+    """
+    stage = Stage(
+        env_class=env_class,
+        options=env_class.Config() if options is None else options,
+        chat=chat or _nobody,
+        timeout_s=timeout_s,
+        max_turns=max_turns,
+    )
+    subject = Subject(stage=stage, name=name, num_tasks=num_tasks)
+    # A thread of its own: an environment that blocks the event loop must not block who tells so.
+    worker = threading.Thread(target=subject.run, name="env-check", daemon=True)
+    with leftovers.watched() as found:
+        worker.start()
+        while worker.is_alive():
+            worker.join(0.05)
+            if worker.is_alive() and not subject.answers():
+                return [*subject.results, subject.blocked()]
+    problem = None
+    if found:
+        problem = f"after the episodes were closed there is still: {', '.join(found)}; release it in close()"
+    return [*subject.results, Result(check="nothing is left behind", problem=problem)]
+
+
+async def _nobody(agent: str, messages: list[Message]) -> Message:
+    raise RuntimeError(f"it asks ctx.chat({agent!r}, …), and nobody answers: set chat.url=… chat.model=…, or pass chat")
+
+
+__all__ = ["CHECKS", "Result", "check", "verify"]

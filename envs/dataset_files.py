@@ -1,0 +1,183 @@
+"""Files of prompts and answers: JSONL and Parquet → examples. Each mistake names the file and the line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue, TypeAdapter, ValidationError
+
+from agentrl.errors import ConfigError
+from agentrl.types import Message
+
+PROMPT_COLUMNS = ("prompt", "question", "problem", "instruction", "messages")
+ANSWER_COLUMNS = ("answer", "solution", "target", "label")
+MAX_SHOWN_COLUMNS = 20
+_JSON: TypeAdapter[JsonValue] = TypeAdapter(JsonValue)
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Columns:
+    """Which column holds what."""
+
+    prompt: str
+    answer: str | None
+    others: tuple[str, ...] = ()
+    """Kept for the reward function."""
+
+    @classmethod
+    def choose(cls, where: str, names: Sequence[str], *, prompt: str | None, answer: str | None,
+               others: Sequence[str]) -> Columns:  # fmt: skip
+        """From the options, else by the usual names. Raises ConfigError with the columns that there are."""
+        found = _choose(where, names, "prompt", prompt, PROMPT_COLUMNS)
+        if found is None:
+            raise ConfigError(
+                f"{where}: no column named {' or '.join(PROMPT_COLUMNS)}; say which with env.prompt. {_listed(names)}"
+            )
+        for other in others:
+            if other not in names:
+                raise ConfigError(f"{where}: env.columns names {other!r}. {_listed(names)}")
+        return cls(prompt=found, answer=_choose(where, names, "answer", answer, ANSWER_COLUMNS), others=tuple(others))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Example:
+    """One line of a file."""
+
+    line: int
+    """From 1; in a Parquet file the row."""
+    messages: list[Message]
+    data: dict[str, JsonValue]
+    """The answer, and the further columns."""
+
+
+def read(path: Path, *, prompt: str | None, answer: str | None, others: Sequence[str]) -> list[Example]:
+    """All examples of a file. Raises ConfigError."""
+    records = _parquet(path, prompt, answer, others) if path.suffix == ".parquet" else _jsonl(path)
+    first = next(records, None)
+    if first is None:
+        raise ConfigError(f"{path}: the file holds no examples")
+    columns = Columns.choose(f"{path}:{first[0]}", list(first[1]), prompt=prompt, answer=answer, others=others)
+    return [_example(path, columns, first), *(_example(path, columns, numbered) for numbered in records)]
+
+
+def digest(paths: Sequence[Path]) -> str:
+    """Hash of the files' bytes. Raises OSError."""
+    total = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            total.update(hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest()
+
+
+def _jsonl(path: Path) -> Iterator[tuple[int, Record]]:
+    with path.open("rb") as file:
+        for line, raw in enumerate(file, start=1):
+            try:
+                text = raw.decode("utf-8-sig" if line == 1 else "utf-8").strip()
+            except UnicodeDecodeError as error:
+                raise ConfigError(
+                    f"{path}:{line}: not UTF-8 (byte {error.start + 1} of the line); convert it"
+                ) from None
+            if text:
+                yield line, _record(path, line, text)
+
+
+def _record(path: Path, line: int, text: str) -> Record:
+    try:
+        record = json.loads(text, parse_constant=_refuse)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path}:{line}: no JSON: {error.msg} at character {error.pos + 1}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}:{line}: no JSON: {error}") from None
+    if not isinstance(record, dict):
+        raise ConfigError(f"{path}:{line}: a {type(record).__name__}, not an object; write one JSON object per line")
+    return record
+
+
+def _parquet(path: Path, prompt: str | None, answer: str | None, others: Sequence[str]) -> Iterator[tuple[int, Record]]:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:
+        raise ConfigError(f"{path}: reading Parquet needs pyarrow: pip install 'agentrl[data]'") from None
+    try:
+        with parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            columns = Columns.choose(str(path), names, prompt=prompt, answer=answer, others=others)
+            wanted = [columns.prompt, *([columns.answer] if columns.answer else []), *columns.others]
+            row = 0
+            for batch in file.iter_batches(columns=wanted):
+                for record in batch.to_pylist():
+                    row += 1
+                    yield row, record
+    except (ArrowException, OSError) as error:
+        raise ConfigError(f"{path}: no Parquet file: {' '.join(str(error).split())}") from None
+
+
+def _example(path: Path, columns: Columns, numbered: tuple[int, Record]) -> Example:
+    line, record = numbered
+    where = f"{path}:{line}"
+    for name in (columns.prompt, *([columns.answer] if columns.answer else []), *columns.others):
+        if name not in record:
+            raise ConfigError(f"{where}: no column {name!r}. {_listed(list(record))}")
+    data: dict[str, JsonValue] = {}
+    if columns.answer:
+        data["answer"] = _plain(where, columns.answer, record)
+    if columns.others:
+        data["columns"] = {name: _plain(where, name, record) for name in columns.others}
+    return Example(line=line, messages=_messages(where, columns.prompt, record[columns.prompt]), data=data)
+
+
+def _messages(where: str, column: str, value: Any) -> list[Message]:
+    """A text is what the user says; a list is a conversation that the model goes on with."""
+    if isinstance(value, str):
+        if not value.strip():
+            raise ConfigError(f"{where}: {column} is empty")
+        return [Message(role="user", content=value)]
+    try:
+        messages = TypeAdapter(list[Message]).validate_python(value)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        place = ".".join(map(str, (column, *fault["loc"])))
+        raise ConfigError(
+            f"{where}: {place}: {fault['msg']}; write a text, or messages with role and content"
+        ) from None
+    if not messages or messages[-1].role in ("assistant", "system"):
+        last = messages[-1].role if messages else "none"
+        raise ConfigError(f"{where}: the last of {column} is {last}; the model replies to a user's or a tool's message")
+    return messages
+
+
+def _plain(where: str, column: str, record: Record) -> JsonValue:
+    try:
+        return _JSON.validate_python(record[column])
+    except ValidationError:
+        kind = type(record[column]).__name__
+        raise ConfigError(f"{where}: {column} holds a {kind}; write texts, numbers, lists or objects") from None
+
+
+def _choose(where: str, names: Sequence[str], what: str, named: str | None, usual: Sequence[str]) -> str | None:
+    if named is not None:
+        if named not in names:
+            raise ConfigError(f"{where}: env.{what}={named} is no column. {_listed(names)}")
+        return named
+    found = [name for name in usual if name in names]
+    if len(found) > 1:
+        raise ConfigError(
+            f"{where}: {' and '.join(found)} may be the {what}; say which with env.{what}. {_listed(names)}"
+        )
+    return found[0] if found else None
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:MAX_SHOWN_COLUMNS]) or "none"
+    return f"Columns: {shown}{', …' if len(names) > MAX_SHOWN_COLUMNS else ''}"
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
