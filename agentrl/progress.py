@@ -153,7 +153,9 @@ def draw_curve(metrics_file: Path, picture: Path) -> None:
     )
     for sampling, marker in (("greedy", "o-"), ("sampled", "s--")):
         points = [r for r in evals if r["sampling"] == sampling and "success" in r]
-        axes.plot([r["ordinal"] for r in points], [r["success"] for r in points], marker, label=f"held-out, {sampling}")
+        if points:
+            places, success = [r["ordinal"] for r in points], [r["success"] for r in points]
+            axes.plot(places, success, marker, label=f"held-out, {sampling}")
     axes.set(xlabel="GRPO step", ylabel="reward, share solved")
     if all(0 <= r["reward_mean"] <= 1 for r in steps):
         axes.set_ylim(-0.02, 1.02)
