@@ -401,6 +401,7 @@ async def imitate(player: Player) -> None:
     for ordinal in range(config.sft.steps):
         with at(step=ordinal):
             await _imitate_once(player, ordinal, list(islice(order, config.sft.batch_size)))
+        player.steps_done = ordinal + 1
         run.watcher.advance()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,17 @@ async def test_a_run_reports_samples_intervals_and_failures_everywhere(
     (model,) = records(folder, "model")
     assert model["tools_in_system"] is False and model["path"] == "tiny"
     assert {group.samples[0].trajectory.template_hash for group in groups} == {model["template_hash"]}
+
+
+def test_what_sft_says_to_type_next_can_be_typed(
+    tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sft", "--env", "calculator", *small_overrides(tmp_path, cache, "name=start")]) == 0
+    (model,) = re.findall(r"^next: agentrl train --env calculator (model\.path=\S+)$", capsys.readouterr().out, re.M)
+    overrides = small_overrides(tmp_path, cache, model, "eval.tasks=1", "eval.sampled=false", "name=it")
+    assert main(["eval", "--env", "calculator", *overrides]) == 0
+    summary = json.loads((tmp_path / "start" / "summary.json").read_text())
+    assert all(Path(path).exists() for path in summary["paths"].values())
 
 
 def test_agentrl_eval_prints_them(
