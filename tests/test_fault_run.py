@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import resource
 import signal
 import subprocess
@@ -155,9 +156,8 @@ def test_f06_too_many_rollouts_for_the_system_are_refused_at_start(
 
 
 def test_the_collector_is_spared_and_comes_back() -> None:
-    import gc
-
-    before = gc.get_freeze_count()
-    with collector_spared():
-        assert gc.get_freeze_count() > before + 1000
-    assert gc.get_freeze_count() == 0
+    thresholds = gc.get_threshold()
+    with pytest.raises(ValueError, match="inside"), collector_spared():
+        assert gc.get_freeze_count() > 1000 and gc.get_threshold()[0] > thresholds[0]
+        raise ValueError("inside")
+    assert gc.get_freeze_count() == 0 and gc.get_threshold() == thresholds
