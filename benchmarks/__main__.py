@@ -9,6 +9,9 @@ BENCHMARKS = (
     ["benchmarks.gradient"],
     ["benchmarks.memory"],
     ["benchmarks.parity"],
+    ["benchmarks.loop"],
+    ["benchmarks.loop", "--concurrency", "4000", "--rollouts", "8000"],
+    ["benchmarks.faults"],
     ["benchmarks.learning", "--seeds", "0", "1", "2"],
     ["benchmarks.learning", "--control"],
 )

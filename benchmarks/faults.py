@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import resource
 import sys
 import tempfile
@@ -199,6 +200,7 @@ def main() -> bool:
     parser.add_argument("--rollouts", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    logging.getLogger("agentrl").setLevel(logging.ERROR)  # a line for each fault is what a run's log is for
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "faults.db") as store:
         done = asyncio.run(fault_run(store, options.rollouts, options.seed))
         size = (Path(folder) / "faults.db").stat().st_size

@@ -10,8 +10,11 @@ _MAX_CAUSES = 5
 
 
 def describe(where: str, error: BaseException) -> str:
-    """`where raised Type: text`, its causes, and the last frames of the traceback."""
-    frames = "".join(traceback.format_tb(error.__traceback__, limit=-_NUM_FRAMES)).rstrip()
+    """`where raised Type: text`, its causes, and the last frames of the first cause's traceback."""
+    first = error
+    while first.__cause__ is not None:
+        first = first.__cause__
+    frames = "".join(traceback.format_tb(first.__traceback__, limit=-_NUM_FRAMES)).rstrip()
     return f"{where} raised {with_causes(error)}\n{frames}".rstrip()[:MAX_ERROR_CHARACTERS]
 
 

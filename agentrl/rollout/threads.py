@@ -48,6 +48,7 @@ class _Call:
             self.error = raised
         except BaseException as raised:  # SystemExit and the like must not leave the caller waiting
             self.error = RuntimeError(f"it raised {type(raised).__name__}: {raised}")
+            self.error.__cause__ = raised
         self.is_done = True
 
     def settle(self) -> None:

@@ -135,6 +135,8 @@ async def test_a_hook_that_fails_is_one_ending_and_siblings_finish(renderer: Ren
         assert bad.reward == 1.0
     else:
         assert bad.grade is None and f"environment.{hook}" in str(bad.trajectory.error)
+        # What raised is shown with the plugin's own frames.
+        assert kind == "nonsense" or "agentrl/testing/faulty.py" in str(bad.trajectory.error)
     assert len(recorder.finished) == 2
 
 
