@@ -12,8 +12,8 @@ _MAX_CAUSES = 5
 def describe(where: str, error: BaseException) -> str:
     """`where raised Type: text`, its causes, and the last frames of the first cause's traceback."""
     first = error
-    while first.__cause__ is not None:
-        first = first.__cause__
+    for _ in range(_MAX_CAUSES):  # a plugin's error may be its own cause
+        first = first.__cause__ or first
     frames = "".join(traceback.format_tb(first.__traceback__, limit=-_NUM_FRAMES)).rstrip()
     return f"{where} raised {with_causes(error)}\n{frames}".rstrip()[:MAX_ERROR_CHARACTERS]
 

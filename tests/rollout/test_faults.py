@@ -13,6 +13,7 @@ from agentrl.config import RolloutConfig
 from agentrl.environment import EnvironmentContext, StepResult
 from agentrl.errors import EngineError, EngineFault, FaultShareError
 from agentrl.rollout.client import Generation, SamplingParams
+from agentrl.rollout.faults import describe
 from agentrl.rollout.pool import RolloutPool
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.retry import RetryPolicy, repeat
@@ -429,3 +430,9 @@ async def test_f08_an_engines_error_behind_a_timeout_stays_an_engine_error(rende
     assert sample.trajectory.stop_reason is StopReason.ENGINE_ERROR and sample.grade is None
     for part in (f"limits.{limit}", "EngineError: HTTP 503: overloaded", "caused by OSError: the disk is full"):
         assert part in str(sample.trajectory.error)
+
+
+def test_an_error_that_is_its_own_cause_has_a_text() -> None:
+    error = ValueError("round and round")
+    error.__cause__ = error
+    assert describe("tool", error).startswith("tool raised ValueError: round and round")
