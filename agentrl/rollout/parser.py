@@ -33,7 +33,7 @@ _CALL, _CALL_END = "<tool_call>", "</tool_call>"
 _OPENING = re.compile(f"{_THINK}|{_CALL}")
 _BLOCK_END = re.compile(f"{_CALL_END}|\\n(?={_CALL})")
 """Where a call that can't be read ends: at its tag, or before a line that starts the next call."""
-_CHUNK = 64
+_CHUNK = 16
 """Tokens that are decoded at once when looking for a place."""
 _NAME = re.compile(r'"name"\s*:\s*"([^"\\]*)"')
 _SPACE = re.compile(r"[ \t\n\r]*")

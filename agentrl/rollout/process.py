@@ -11,7 +11,7 @@ from agentrl.errors import ConfigError
 
 _OTHERS = 128
 """Database, logs, libraries, the event loop: what a process has open besides connections."""
-_YOUNG_OBJECTS = 20_000
+_YOUNG_OBJECTS = 50_000
 """New containers before the collector looks at them; Python's default is 700."""
 
 
