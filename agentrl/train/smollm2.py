@@ -47,6 +47,7 @@ def _gguf_file() -> Path:
     try:
         files = metadata.files(PACKAGE) or []
         metadata.version("gguf")
+        metadata.version("accelerate")
     except metadata.PackageNotFoundError as error:
         raise ModelError(f"model.path={NAME}: the package {error.name} is not installed; do: {INSTALL}") from None
     found = [Path(str(file.locate())) for file in files if file.suffix == ".gguf"]
