@@ -226,8 +226,8 @@ class ChatConfig(Section):
     """Per reply; None: the endpoint's own limit."""
     timeout_s: float = Field(60.0, gt=0)
     """Of one request."""
-    max_attempts: int = Field(4, ge=1)
-    """Requests per reply: a refused connection, a time-out, 429 and 5xx are tried again, with growing waits."""
+    max_tries: int = Field(4, ge=1)
+    """Tries of one reply: a refused connection, a time-out, 429 and 5xx are tried again, with growing waits."""
 
     @model_validator(mode="after")
     def _url_and_model(self) -> ChatConfig:

@@ -31,6 +31,11 @@ Oracle = Callable[[list[Message]], Message]
 """The conversation so far → the next assistant message of a scripted solver."""
 
 
+def null_policy(messages: list[Message]) -> Message:
+    """The policy that says nothing: what an environment pays for no work."""
+    return Message(role="assistant", content="")
+
+
 async def no_chat(agent: str, messages: list[Message]) -> Message:
     """Where nobody can be asked: raises RuntimeError."""
     raise RuntimeError(f"ctx.chat({agent!r}, …) isn't there in grade: ask in collect, and grade from the artifacts")

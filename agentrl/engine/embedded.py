@@ -19,7 +19,8 @@ import aiohttp
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from agentrl.engine.loop import PAGE_TOKENS, GenerationLoop
+from agentrl.engine.base import GenerationLoop
+from agentrl.engine.loop import PAGE_TOKENS, BatchingLoop
 from agentrl.engine.requests import EngineLimits
 from agentrl.engine.server import EngineServer
 from agentrl.engine.weights import EngineWeights, LoadReport
@@ -37,7 +38,7 @@ class EmbeddedEngine:
     `version` is that of the weights in the folder.
     """
 
-    loop_class: type[GenerationLoop] = GenerationLoop
+    loop_class: type[GenerationLoop] = BatchingLoop
 
     def __init__(
         self,

@@ -27,8 +27,8 @@ from transformers.generation.continuous_batching.continuous_api import Continuou
 from transformers.generation.continuous_batching.requests import GenerationOutput, RequestStatus
 
 from agentrl.engine.attention import PAGED_ATTENTION, register
+from agentrl.engine.base import GenerationLoop
 from agentrl.engine.reply import EngineFault, EngineUnavailable, Reply
-from agentrl.engine.requests import GenerateRequest
 from agentrl.engine.sampling import GREEDY, choose
 
 logger = logging.getLogger(__name__)
@@ -53,26 +53,16 @@ class _Router(OutputRouter):
             self._deliver(output)
 
 
-class GenerationLoop:
-    """Runs checked requests. All methods may be called from any thread.
-
-    Invariants: a reply is in `_replies` exactly while its future is open; `version` changes only under `paused()`;
-    whatever happens to the loop, every future is resolved.
-    """
+class BatchingLoop(GenerationLoop):
+    """Many requests at once, by transformers' continuous batching."""
 
     def __init__(
         self, model: PreTrainedModel, *, max_batch_tokens: int, cache_tokens: int, threads: int | None, version: int
     ) -> None:
-        self.version = version
-        """The version of the weights in force: the stamp of the next sampled id."""
-        self._threads = threads
-        self._replies: dict[str, Reply] = {}
-        self._num_submitted = 0
-        self._refusal: str | None = None
-        self._stopped = False
+        super().__init__(
+            model, max_batch_tokens=max_batch_tokens, cache_tokens=cache_tokens, threads=threads, version=version
+        )
         self._restarts_left = 1
-        self._lock = threading.RLock()
-        """Guards the fields above; never held while waiting for the loop."""
         self._swap = threading.Lock()
         """Held over a pause and a restart, which must not meet: a restart would lose the pause's count."""
         self._manager: Any = _make_manager(model, max_batch_tokens, cache_tokens)
@@ -104,18 +94,6 @@ class GenerationLoop:
         if self._manager.is_running():  # joined without a lock: the thread takes both before it ends
             self._manager.stop(block=True, timeout=_STOP_TIMEOUT_S, hard_stop=True)
 
-    def health(self) -> str | None:
-        """None, or why nothing is served."""
-        if self._stopped:
-            return "the engine is stopped"
-        return self._refusal
-
-    @property
-    def live_ids(self) -> set[str]:
-        """Request ids that are running, as the caller named them."""
-        with self._lock:
-            return {reply.request.request_id for reply in self._replies.values()}
-
     @property
     def free_cache_share(self) -> float:
         """Share of the key-value pool that no request holds, 0..1."""
@@ -123,54 +101,20 @@ class GenerationLoop:
         cache.pool.try_to_free_sectors()
         return float(cache.compute_free_capacity())
 
-    def sampled_so_far(self, request_id: str) -> int:
-        """Ids sampled by a running request; 0 where it isn't running."""
-        with self._lock:
-            return sum(len(r.ids) for r in self._replies.values() if r.request.request_id == request_id)
-
     # ------------------------------------------------------------------------------------------------ requests
 
-    def submit(self, request: GenerateRequest) -> Reply:
-        """Queue a request; its reply's future resolves to the reply. Raises EngineUnavailable."""
-        with self._lock:
-            reason = self.health()
-            if reason is not None:
-                raise EngineUnavailable(reason)
-            self._num_submitted += 1
-            # A key of our own: a cancelled request's id may come again before the loop has dropped the old one.
-            reply = Reply(key=str(self._num_submitted), request=request)
-            self._replies[reply.key] = reply
-            accepted = self._manager.add_request(
-                request.prompt_ids,
-                request_id=reply.key,
-                max_new_tokens=request.max_tokens,
-                eos_token_id=sorted(request.stop_ids),
-            )
-            if accepted is None:
-                del self._replies[reply.key]
-                raise EngineUnavailable("the generation loop has just died; it is being restarted if it can be")
-        return reply
+    def _enqueue(self, reply: Reply) -> bool:
+        request = reply.request
+        accepted = self._manager.add_request(
+            request.prompt_ids,
+            request_id=reply.key,
+            max_new_tokens=request.max_tokens,
+            eos_token_id=sorted(request.stop_ids),
+        )
+        return accepted is not None
 
-    def cancel(self, reply: Reply) -> None:
-        """Drop a request and free its cache; its future never resolves."""
-        with self._lock:
-            if self._replies.pop(reply.key, None) is not None:
-                self._manager.cancel_request(reply.key)
-
-    def refuse(self, reason: str) -> None:
-        """Serve nothing from now on, and fail what is running: the weights can't be trusted."""
-        with self._lock:
-            if self._restarts_left >= 0:  # a death is final, and says more
-                self._refusal = reason
-            replies = self._take_all()
-        for reply in replies:
-            reply.fail(EngineFault(reason))
-
-    def accept(self) -> None:
-        """Serve again, unless the loop is dead."""
-        with self._lock:
-            if self._restarts_left >= 0:
-                self._refusal = None
+    def _drop(self, reply: Reply) -> None:
+        self._manager.cancel_request(reply.key)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -188,14 +132,6 @@ class GenerationLoop:
                 yield
             finally:
                 pause.__exit__(None, None, None)
-
-    def _take_all(self) -> list[Reply]:
-        """Remove and cancel all open requests. Called with the lock held."""
-        replies = list(self._replies.values())
-        self._replies.clear()
-        for reply in replies:
-            self._manager.cancel_request(reply.key)
-        return replies
 
     # ---------------------------------------------------------------------------------------- the loop's thread
 
@@ -219,6 +155,7 @@ class GenerationLoop:
                 _drain(waiting)
             self._restarts_left -= 1
             if self._restarts_left < 0:
+                self._is_dead = True
                 self._refusal = f"the generation loop died twice, the last time of {fatal}; restart the engine"
                 return False
             logger.error("the generation loop died of %s; restarting it, a second death will be final", fatal)
@@ -297,7 +234,7 @@ def _drain(waiting: queue.Queue[Any]) -> None:
             return
 
 
-def _stop_at_exit(loop_ref: weakref.ref[GenerationLoop]) -> None:
+def _stop_at_exit(loop_ref: weakref.ref[BatchingLoop]) -> None:
     loop = loop_ref()
     if loop is not None:
         loop.stop()

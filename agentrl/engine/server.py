@@ -18,7 +18,7 @@ from typing import Any
 
 from aiohttp import web
 
-from agentrl.engine.loop import GenerationLoop
+from agentrl.engine.base import GenerationLoop
 from agentrl.engine.reply import EngineFault, EngineUnavailable, Reply
 from agentrl.engine.requests import BadRequest, CompletionBody, EngineLimits, GenerateBody, check, read_body
 

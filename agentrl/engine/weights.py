@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from agentrl.engine.loop import GenerationLoop
+from agentrl.engine.base import GenerationLoop
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +15,15 @@ import httpx
 from httpx_aiohttp import AiohttpTransport
 
 from agentrl.config import ChatConfig
-from agentrl.errors import ConfigError, EngineError
+from agentrl.errors import ConfigError, EngineError, EngineFault
+from agentrl.rollout.retry import RetryPolicy, repeat
+from agentrl.rollout.transport import Response, retry_after_s
 from agentrl.types import Message
 
 PATH = "/chat/completions"
-FIRST_WAIT_S = 0.5
-MAX_WAIT_S = 30.0
-"""Also of what the endpoint asks for by Retry-After."""
 MAX_REPLY_BYTES = 8 * 1024**2
+MAX_ECHO_CHARACTERS = 300
+"""Of what the server said, in an error."""
 RETRIED = (408, 409, 425, 429, 500, 502, 503, 504, 529)
 
 
@@ -39,12 +39,13 @@ class ChatReply:
 class ChatClient:
     """One chat endpoint. It connects when first asked; close it at the end."""
 
-    def __init__(self, config: ChatConfig) -> None:
+    def __init__(self, config: ChatConfig, retry: RetryPolicy | None = None) -> None:
         """Raises ConfigError where the variable that should hold the key isn't set."""
         self.config = config
         self.name = f"{config.model} at {_host(config.url)}"
         """The engine's name in records."""
         self._key = _key(config)
+        self._retry = retry or RetryPolicy(max_tries=config.max_tries)
         self._http: httpx.AsyncClient | None = None
 
     async def close(self) -> None:
@@ -54,7 +55,7 @@ class ChatClient:
             await http.aclose()
 
     async def ask(self, messages: list[Message], *, seed: int, request_id: str) -> ChatReply:
-        """The reply to a conversation. Raises EngineError once `chat.max_attempts` requests have failed."""
+        """The reply to a conversation. Raises EngineError when `chat.max_tries` have failed."""
         if self.config.url is None:
             raise EngineError("the environment asks ctx.chat, but no endpoint is set: chat.url=… chat.model=…")
         sampling: dict[str, Any] = {
@@ -62,50 +63,41 @@ class ChatClient:
         }  # fmt: skip
         body = {name: value for name, value in sampling.items() if value is not None}
         body |= {"model": self.config.model, "messages": [_as_json(message) for message in messages]}
-        answer = await self._with_retries(body, request_id)
+        answer = await repeat(lambda _: self._request(body, request_id), self._retry, on_fault=lambda error: None)
         message, finish_reason = self._read(answer, request_id)
         return ChatReply(message=message, finish_reason=finish_reason, sampling=sampling)
 
-    async def _with_retries(self, body: dict[str, Any], request_id: str) -> dict[str, Any]:
-        """A request has no effect at the endpoint, so that repeating one whose reply was lost is safe."""
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                return await self._request(body, request_id)
-            except _Retry as retry:
-                if attempt == self.config.max_attempts:
-                    raise self._error(request_id, f"{retry.what} ({attempt} requests; chat.max_attempts)") from retry
-                wait_s = max(retry.after_s, FIRST_WAIT_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))
-                await asyncio.sleep(min(wait_s, MAX_WAIT_S))
-
     async def _request(self, body: dict[str, Any], request_id: str) -> dict[str, Any]:
-        """One request. Raises _Retry where another may go better, EngineError where not."""
+        """One try. A request has no effect at the endpoint, so that repeating one whose reply was lost is safe."""
         try:
             async with asyncio.timeout(self.config.timeout_s):
-                status, headers, content = await self._post(body, request_id)
+                response = await self._post(body, request_id)
         except (TimeoutError, httpx.TimeoutException):
-            raise _Retry(f"no reply within {self.config.timeout_s:g} s (chat.timeout_s)") from None
+            what = f"no reply within {self.config.timeout_s:g} s (chat.timeout_s)"
+            raise self._error(request_id, what, EngineFault.TIMEOUT) from None
         except (httpx.HTTPError, OSError) as error:
-            raise _Retry(f"the connection failed ({self._clean(str(error))}): is it running?") from error
-        if status in RETRIED:
-            raise _Retry(f"HTTP {status}: {self._clean(_words(content))}", _seconds(headers.get("retry-after")))
-        if status != 200:
-            raise self._error(request_id, f"HTTP {status}: {self._clean(_words(content))}{_hint(status)}")
-        answer = _loads(content)
+            what = f"the connection failed ({error}): is it running?"
+            raise self._error(request_id, what, EngineFault.CONNECTION) from error
+        if response.status != 200:
+            kind = EngineFault.BUSY if response.status in RETRIED else EngineFault.REFUSED
+            what = f"HTTP {response.status}: {response.message[:MAX_ECHO_CHARACTERS]}{_hint(response.status)}"
+            raise self._error(request_id, what, kind, response.retry_after_s)
+        answer = _loads(response.body)
         if not isinstance(answer, dict):
-            raise _Retry(f"the reply is no JSON object: {self._clean(_words(content))!r}")
+            what = f"the reply is no JSON object: {response.message[:MAX_ECHO_CHARACTERS]!r}"
+            raise self._error(request_id, what, EngineFault.GARBAGE)
         return answer
 
-    async def _post(self, body: dict[str, Any], request_id: str) -> tuple[int, httpx.Headers, bytes]:
+    async def _post(self, body: dict[str, Any], request_id: str) -> Response:
         url = f"{str(self.config.url).rstrip('/')}{PATH}"
         content = bytearray()
         async with self._client().stream("POST", url, content=json.dumps(body).encode()) as response:
             async for part in response.aiter_bytes():
                 content += part
                 if len(content) > MAX_REPLY_BYTES:
-                    raise self._error(request_id, f"the reply is longer than {MAX_REPLY_BYTES} bytes")
-        return response.status_code, response.headers, bytes(content)
+                    what = f"the reply is longer than {MAX_REPLY_BYTES} bytes"
+                    raise self._error(request_id, what, EngineFault.REFUSED)
+        return Response(response.status_code, bytes(content), retry_after_s(response.headers))
 
     def _client(self) -> httpx.AsyncClient:
         if self._http is None:
@@ -125,28 +117,19 @@ class ChatClient:
             said, reason = choice["message"], choice.get("finish_reason")
             content, reasoning = said.get("content"), said.get("reasoning_content")
         except (KeyError, IndexError, TypeError, AttributeError):
-            raise self._error(request_id, "the reply has no choices[0].message: no chat completion") from None
+            what = "the reply has no choices[0].message: no chat completion"
+            raise self._error(request_id, what, EngineFault.REFUSED) from None
         if not isinstance(content, str):
-            raise self._error(request_id, f"the reply's content is {type(content).__name__}, not text")
+            what = f"the reply's content is {type(content).__name__}, not text"
+            raise self._error(request_id, what, EngineFault.REFUSED)
         thought = reasoning if isinstance(reasoning, str) else None
         return Message(role="assistant", content=content, reasoning=thought), str(reason)
 
-    def _error(self, request_id: str, what: str) -> EngineError:
-        url = _host(self.config.url)
-        return EngineError(f"chat request {request_id!r} to {self.config.model!r} at {url}{PATH}: {what}")
-
-    def _clean(self, text: str) -> str:
-        """The endpoint's words without the key: some servers echo it."""
-        return text.replace(self._key, "***") if self._key else text
-
-
-class _Retry(Exception):
-    """A request that failed in a way that may pass."""
-
-    def __init__(self, what: str, after_s: float = 0.0) -> None:
-        super().__init__(what)
-        self.what = what
-        self.after_s = after_s
+    def _error(self, request_id: str, what: str, kind: EngineFault, retry_after_s: float | None = None) -> EngineError:
+        """`what` may hold the server's words, and some servers echo the key."""
+        said = what.replace(self._key, "***") if self._key else what
+        text = f"chat request {request_id!r} to {self.config.model!r} at {_host(self.config.url)}{PATH}: {said}"
+        return EngineError(text, kind, retry_after_s)
 
 
 def _key(config: ChatConfig) -> str | None:
@@ -180,23 +163,6 @@ def _loads(content: bytes) -> Any:
         return json.loads(content)
     except (ValueError, RecursionError):
         return None
-
-
-def _words(content: bytes) -> str:
-    """The server's own words."""
-    answer = _loads(content)
-    try:
-        return str(answer["error"]["message"])[:300]
-    except (KeyError, TypeError):
-        return content[:300].decode("utf-8", "replace")
-
-
-def _seconds(text: str | None) -> float:
-    """Retry-After in seconds; 0 where there is none, or a date."""
-    try:
-        return max(0.0, float(text or 0))
-    except ValueError:
-        return 0.0
 
 
 def _hint(status: int) -> str:

@@ -15,8 +15,6 @@ from agentrl.rollout.loop import AgentLoop, RolloutSpec
 from agentrl.types import Group, Sample, StopReason
 
 OnSample = Callable[[Sample], None]
-CUT_OFF = (None, StopReason.CANCELLED, StopReason.INTERRUPTED, StopReason.LOST)
-"""How an attempt looks that a crash or a stop cut off."""
 
 
 LOGGER = logging.getLogger(__name__)
@@ -77,7 +75,7 @@ class RolloutPool:
     async def _kept(self, group: Group, number: int) -> Sample | None:
         """What there is of a sample; graded now if only that was missing."""
         kept = next((sample for sample in group.samples if sample.trajectory.sample == number), None)
-        if kept is None or kept.grade is not None or kept.trajectory.stop_reason in CUT_OFF:
+        if kept is None or kept.grade is not None or _is_cut_off(kept.trajectory.stop_reason):
             return kept
         return await self.loop.grade(kept.trajectory, group.lease_generation)
 
@@ -86,7 +84,7 @@ class RolloutPool:
         if kept is None:
             return 0
         attempt, reason = kept.trajectory.attempt, kept.trajectory.stop_reason
-        if reason is None or reason in CUT_OFF:
+        if reason is None or _is_cut_off(reason):
             return attempt
         return attempt + 1 if reason.ending.retried else self.config.max_attempts
 
@@ -117,6 +115,11 @@ class FaultGauge:
             f"rollout.max_fault_share={self.max_share:g} allows. The last one, trajectory {trajectory.id}: "
             f"{_first_line(trajectory.error)}"
         )
+
+
+def _is_cut_off(reason: StopReason | None) -> bool:
+    """By a crash or a stop: nothing was measured, and it was no fault that would use up a try."""
+    return reason is None or not (reason.ending.graded or reason.ending.retried)
 
 
 def _first_line(text: str | None) -> str:

@@ -57,8 +57,3 @@ class ScriptedSampler:
             spans=[],
             finish_reason="stop" if len(sampled) == len(reply) else "length",
         )
-
-
-def null_policy(messages: list[Message]) -> Message:
-    """The policy that says nothing: what an environment pays for no work."""
-    return Message(role="assistant", content="")

@@ -11,13 +11,11 @@ from typing import Any
 
 from agentrl.config import LimitsConfig
 from agentrl.errors import RolloutFault
+from agentrl.rollout.faults import MAX_ERROR_CHARACTERS
 from agentrl.rollout.limits import cap_result
 from agentrl.rollout.threads import Threads
 from agentrl.tool import FunctionTool, IsolatedTool, Tool, ToolContext, ToolResult, as_result
 from agentrl.types import CallStatus, ParsedCall
-
-MAX_ERROR_CHARACTERS = 2000
-"""Of what a tool raised."""
 
 
 class ToolRunner:

@@ -70,7 +70,7 @@ class Transport:
             response = await self._open().request(method, self.url + path, content=content)
         except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
             raise self._no_response(path, request_id, error) from error
-        return Response(response.status_code, response.content, _retry_after(response.headers))
+        return Response(response.status_code, response.content, retry_after_s(response.headers))
 
     def _no_response(self, path: str, request_id: str, error: Exception) -> EngineError:
         """httpx has one name for a refused connection, a cut one and a time-out; aiohttp, its cause, has three."""
@@ -142,7 +142,7 @@ class Transport:
         return aiohttp.ClientSession(connector=connector, trust_env=False, cookie_jar=aiohttp.DummyCookieJar())
 
 
-def _retry_after(headers: httpx.Headers) -> float | None:
+def retry_after_s(headers: httpx.Headers) -> float | None:
     """The header's seconds; a date is rare and not worth a clock that disagrees."""
     try:
         seconds = float(headers.get("Retry-After", ""))

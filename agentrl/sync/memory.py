@@ -10,13 +10,12 @@ import asyncio
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from agentrl.errors import PublishError
+from agentrl.interrupts import uninterrupted
 from agentrl.sync.base import (
     SIGNIFICANT,
     Canary,
@@ -75,8 +74,9 @@ class MemorySync(WeightSync):
     async def _publish_to(self, engine: WeightReceiver, version: int, sent: Named, canary: Canary) -> float:
         """Load and prove one engine; the canary's delta. Whatever goes wrong, the engine then refuses to serve."""
         try:
-            await _in_thread(_load, engine, version, sent)
-            await _in_thread(_prove_checksums, engine, version, sent)
+            # To the end even when cancelled: a load that ends later would undo the refusal.
+            await uninterrupted(asyncio.to_thread(_load, engine, version, sent))
+            await uninterrupted(asyncio.to_thread(_prove_checksums, engine, version, sent))
             return await self._score(engine, version, canary)
         except BaseException as error:
             engine.refuse(f"version {version} is not proved ({error}); publish again or restart the engine")
@@ -100,17 +100,6 @@ class MemorySync(WeightSync):
                 "load the same architecture and dtype"
             )
         return delta
-
-
-async def _in_thread(step: Callable[[WeightReceiver, int, Named], None], *args: Any) -> None:
-    """Run a blocking step to its end even when cancelled: a load that ends later would undo the refusal."""
-    task = asyncio.ensure_future(asyncio.to_thread(step, *args))
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        with suppress(Exception):
-            await task
-        raise
 
 
 def _load(engine: WeightReceiver, version: int, sent: Named) -> None:

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from agentrl.environment import Environment, EnvironmentConfig, Oracle
-from agentrl.testing.episode import ContractError, Episode, Stage, called, ended, grade, in_thread, null_policy, play
+from agentrl.environment import Environment, EnvironmentConfig, Oracle, null_policy
+from agentrl.testing.episode import ContractError, Episode, Stage, called, ended, grade, in_thread, play
 from agentrl.types import Grade, Message, Task, Trajectory
 
 SPLITS = ("train", "held_out")

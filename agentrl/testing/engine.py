@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from agentrl.engine.base import GenerationLoop
 from agentrl.engine.embedded import EmbeddedEngine
-from agentrl.engine.loop import GenerationLoop
-from agentrl.engine.reply import EngineFault, EngineUnavailable, Reply
-from agentrl.engine.requests import GenerateRequest
+from agentrl.engine.reply import EngineFault, Reply
 from agentrl.engine.sampling import choose
 
 
@@ -29,18 +28,13 @@ class ScriptedLoop(GenerationLoop):
     def __init__(
         self, model: PreTrainedModel, *, max_batch_tokens: int, cache_tokens: int, threads: int | None, version: int
     ) -> None:
-        self.version = version
+        super().__init__(
+            model, max_batch_tokens=max_batch_tokens, cache_tokens=cache_tokens, threads=threads, version=version
+        )
         self._model: Any = model
-        self._threads = threads
         self._waiting: queue.Queue[Reply | None] = queue.Queue()
-        self._replies: dict[str, Reply] = {}
-        self._num_submitted = 0
-        self._refusal: str | None = None
-        self._stopped = False
-        self._restarts_left = 0
-        self._lock = threading.RLock()
-        self._swap = threading.Lock()
-        """Held while a token is computed, and over a change of the weights."""
+        self._step = threading.Lock()
+        """Held while an id is computed, and over a change of the weights."""
         self._thread = threading.Thread(target=self._run, name="agentrl-engine", daemon=True)
 
     def start(self) -> None:
@@ -58,33 +52,15 @@ class ScriptedLoop(GenerationLoop):
         if self._thread.is_alive():
             self._thread.join()
 
-    def submit(self, request: GenerateRequest) -> Reply:
-        """See GenerationLoop."""
-        with self._lock:
-            reason = self.health()
-            if reason is not None:
-                raise EngineUnavailable(reason)
-            self._num_submitted += 1
-            reply = Reply(key=str(self._num_submitted), request=request)
-            self._replies[reply.key] = reply
-        self._waiting.put(reply)
-        return reply
-
-    def cancel(self, reply: Reply) -> None:
-        """See GenerationLoop."""
-        with self._lock:
-            self._replies.pop(reply.key, None)
-
     @contextmanager
     def paused(self) -> Iterator[None]:
         """See GenerationLoop."""
-        with self._swap:
+        with self._step:
             yield
 
-    def _take_all(self) -> list[Reply]:
-        replies = list(self._replies.values())
-        self._replies.clear()
-        return replies
+    def _enqueue(self, reply: Reply) -> bool:
+        self._waiting.put(reply)
+        return True
 
     def _run(self) -> None:
         if self._threads is not None:
@@ -102,7 +78,7 @@ class ScriptedLoop(GenerationLoop):
         """Sample until the reply ends or is cancelled."""
         request, ids, cache = reply.request, reply.request.prompt_ids, None
         while reply.key in self._replies:
-            with self._swap:
+            with self._step:
                 output = self._model(input_ids=torch.tensor([ids]), past_key_values=cache, use_cache=True)
                 tokens, logprobs = choose(output.logits[0, -1:].float(), [reply.next_row()])
                 reply.add(int(tokens[0]), float(logprobs[0]), self.version)

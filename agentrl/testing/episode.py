@@ -42,11 +42,6 @@ class ContractError(Exception):
     """What an environment did that the contract doesn't allow, and what to do."""
 
 
-def null_policy(messages: list[Message]) -> Message:
-    """The policy that says nothing."""
-    return Message(role="assistant", content="")
-
-
 @dataclass(kw_only=True)
 class Stage:
     """What episodes are played with, and which hook runs now."""

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from agentrl import plugins
-from agentrl.environment import EnvironmentContext
+from agentrl.environment import EnvironmentContext, null_policy
 from agentrl.envs.calculator import Calculator, CalculatorConfig
 from agentrl.rollout.renderer import Renderer
-from agentrl.rollout.samplers import ScriptedSampler, null_policy
+from agentrl.rollout.samplers import ScriptedSampler
 from agentrl.types import CallStatus, Message, Task, Trajectory, Turn
 from tests.rollout.loops import make_loop, play
 

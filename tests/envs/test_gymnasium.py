@@ -14,13 +14,14 @@ import pytest
 
 from agentrl import plugins
 from agentrl.cli import main
+from agentrl.environment import null_policy
 from agentrl.envs.gymnasium_env import GymnasiumEnvironment
 from agentrl.envs.gymnasium_play import GymnasiumConfig, best_play, random_return, transition_table
 from agentrl.envs.tabular import Table
 from agentrl.errors import ConfigError
 from agentrl.rollout.loop import RolloutSpec
 from agentrl.rollout.renderer import Renderer
-from agentrl.rollout.samplers import ScriptedSampler, null_policy
+from agentrl.rollout.samplers import ScriptedSampler
 from agentrl.types import Message, Sample, StopReason, Task
 from tests.envs import gymnasium_fakes as fakes
 from tests.rollout.loops import TextClient, make_loop

@@ -16,10 +16,10 @@ from agentrl.config import ChatConfig
 from agentrl.environment import EnvironmentContext, StepResult
 from agentrl.errors import ConfigError, EngineError
 from agentrl.progress import Silent
-from agentrl.rollout import chat_client
 from agentrl.rollout.chat_client import ChatClient
 from agentrl.rollout.loop import AgentLoop
 from agentrl.rollout.renderer import Renderer
+from agentrl.rollout.retry import RetryPolicy
 from agentrl.run import train
 from agentrl.store import Store
 from agentrl.testing.chat import ChatFault, ScriptedChat
@@ -67,7 +67,8 @@ def say(messages: list[dict[str, Any]]) -> str:
 async def converse(
     renderer: Renderer, server: ScriptedChat, recorder: MemoryRecorder | None = None, **options: Any
 ) -> tuple[Trajectory, Grade | None]:
-    client = ChatClient(ChatConfig(url=server.url, model="scripted", **options))
+    quick = RetryPolicy(max_tries=3, wait_s=0.01)
+    client = ChatClient(ChatConfig(url=server.url, model="scripted", **options), quick)
     loop = make_loop(renderer, TextClient(renderer, "hello", "more", "goodbye"), recorder, env=Customer)
     loop.chat = client
     try:
@@ -155,9 +156,8 @@ async def test_the_same_rollout_asks_with_the_same_seeds(renderer: Renderer) -> 
 
 @pytest.mark.parametrize("fault", [500, 429, 503, "garbage", "drop"])
 async def test_a_fault_that_may_pass_is_tried_again_and_recorded_once(
-    renderer: Renderer, fault: int | ChatFault, monkeypatch: pytest.MonkeyPatch
+    renderer: Renderer, fault: int | ChatFault
 ) -> None:
-    monkeypatch.setattr(chat_client, "FIRST_WAIT_S", 0.01)
     async with ScriptedChat(say, faults=[fault, fault]) as server:
         trajectory, _ = await converse(renderer, server)
     assert trajectory.stop_reason is StopReason.COMPLETED
@@ -176,11 +176,10 @@ async def test_a_fault_that_may_pass_is_tried_again_and_recorded_once(
     ],
 )
 async def test_an_endpoint_that_fails_ends_the_rollout_as_a_fault(
-    renderer: Renderer, faults: list[Any], says: str, monkeypatch: pytest.MonkeyPatch
+    renderer: Renderer, faults: list[Any], says: str
 ) -> None:
-    monkeypatch.setattr(chat_client, "FIRST_WAIT_S", 0.01)
     async with ScriptedChat(say, faults=faults) as server:
-        trajectory, grade = await converse(renderer, server, max_attempts=3, timeout_s=0.2 if "hang" in faults else 20)
+        trajectory, grade = await converse(renderer, server, timeout_s=0.2 if "hang" in faults else 20)
     assert trajectory.stop_reason is StopReason.ENGINE_ERROR and grade is None
     assert says in (trajectory.error or "") and server.url in (trajectory.error or "")
     assert len(server.seen) == len(faults)

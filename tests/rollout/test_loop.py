@@ -7,9 +7,10 @@ import math
 
 import pytest
 
+from agentrl.environment import null_policy
 from agentrl.errors import EngineError, SandboxError, StoreError
 from agentrl.rollout.renderer import Renderer
-from agentrl.rollout.samplers import ScriptedSampler, null_policy
+from agentrl.rollout.samplers import ScriptedSampler
 from agentrl.testing.memory import MemoryRecorder
 from agentrl.testing.toy import BadGrader, Toy, ToyConfig
 from agentrl.types import CallStatus, Sampler, StopReason, Turn
