@@ -55,17 +55,11 @@ def existing_database(target: str) -> str:
     return target
 
 
-def stored_config(run: str, options: argparse.Namespace, command: str = "train") -> RunConfig:
-    """The config of a run of `command` that is to be resumed. Raises StoreError, ConfigError."""
-    if options.overrides or options.env:
-        raise ConfigError("--resume goes on with the run's own config: leave out --env and key=value")
-    return _stored_config(run, options.db, command)
-
-
 def resumed_config(run: str, options: argparse.Namespace, command: str) -> RunConfig | None:
-    """As `stored_config`, but the command may be repeated as it was: a config that differs is refused.
+    """The config of a run of `command` that is to be resumed: the stored one.
 
-    None where `--cfg` printed it. Raises StoreError, ConfigError.
+    The command may be repeated as it was, with its --env and key=value; a config that differs is refused. None
+    where `--cfg` printed it. Raises StoreError, ConfigError.
     """
     if not (options.overrides or options.env):
         stored = _stored_config(run, options.db, command)

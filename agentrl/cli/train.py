@@ -9,8 +9,8 @@ from agentrl.cli.common import (
     add_db_argument,
     config_of,
     need_extra,
+    resumed_config,
     run_async,
-    stored_config,
 )
 from agentrl.cli.display import Display, closing_lines
 
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    config = stored_config(options.resume, options) if options.resume else config_of(options)
+    config = resumed_config(options.resume, options, "train") if options.resume else config_of(options)
     if config is None:
         return 0
     need_extra("train")
