@@ -17,6 +17,7 @@ from agentrl.errors import ConfigError, ModelError
 from agentrl.interrupts import locked
 from agentrl.progress import Silent
 from agentrl.rollout.loop import AgentLoop
+from agentrl.rollout.renderer import Renderer
 from agentrl.run import resume, train
 from agentrl.store import RunStatus, Store
 from agentrl.train import checkpoint
@@ -217,3 +218,26 @@ async def test_keep_last_and_keep_best(tmp_path: Path, cache: Path) -> None:
     summary = await train(config, Silent())
     folder = Path(summary.paths["folder"]) / "checkpoints"
     assert sorted(path.name for path in folder.iterdir()) == ["step-4", "step-5"]
+
+
+async def test_a_checkpoint_is_whole_where_the_one_resumed_from_was_deleted_before_it(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokenizer files came from the folder that the run was resumed from, which `keep_last` deletes."""
+    config = config_for(
+        tmp_path, cache, "train.steps=4", "train.checkpoint_every=1", "train.keep_last=1", "train.keep_best=false"
+    )
+    with monkeypatch.context() as patch:
+        dies_at(patch, Trainer, "step", 2, after=False)
+        with pytest.raises(Died):
+            await train(config, Silent())
+    with Store.open(tmp_path / "agentrl.db") as store:
+        record = store.runs()[0]
+    first = {path.name for path in (Path(record.folder) / "checkpoints" / "step-1").iterdir()}
+    summary = await resume(config, Silent(), record.id)
+    last = Path(summary.paths["checkpoint"])
+    assert {path.name for path in last.iterdir()} == first > {"tokenizer.json"}
+    assert (
+        Renderer.from_pretrained(str(last)).template_hash
+        == Renderer.from_pretrained(record.config["model_folder"]).template_hash
+    )

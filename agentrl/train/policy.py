@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -92,7 +91,7 @@ class Policy:
         self.device = resolve_device(device if isinstance(device, str) else device[self.ranks.rank])
         _use_device(self.device, threads, self.ranks.size)
         self.dtype = dtype
-        self.tokenizer_folder = tokenizer_folder
+        self._tokenizer_files = _tokenizer_files(tokenizer_folder)
         self.model = model
         check_options(model)
         model.to(device=self.device, dtype=torch.promote_types(dtype, torch.float32))
@@ -251,10 +250,8 @@ class Policy:
             for name, tensor in self.model.state_dict().items()
         }
         self.model.save_pretrained(folder, state_dict=state)
-        if self.tokenizer_folder is not None and self.tokenizer_folder.resolve() != folder.resolve():
-            for name in TOKENIZER_FILES:
-                if (self.tokenizer_folder / name).exists():
-                    shutil.copyfile(self.tokenizer_folder / name, folder / name)
+        for name, content in self._tokenizer_files.items():
+            (folder / name).write_bytes(content)
 
     def close(self) -> None:
         """End the other ranks and give back the process group. Calling it again does nothing."""
@@ -274,6 +271,13 @@ class Policy:
 def full_tensor(tensor: Tensor) -> Tensor:
     """The whole of a tensor that may be sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _tokenizer_files(folder: Path | None) -> dict[str, bytes]:
+    """Held like the weights: the folder may be an old checkpoint, which is gone by the time of a save."""
+    if folder is None:
+        return {}
+    return {name: (folder / name).read_bytes() for name in TOKENIZER_FILES if (folder / name).exists()}
 
 
 def _kept(dtype: torch.dtype) -> torch.dtype:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,7 @@ def test_save_and_load(tmp_path: Path) -> None:
     (source / "secret.txt").write_text("not copied")
     ids = [3, 1, 4, 1, 5]
     with make_policy(seed=3, tokenizer_folder=source) as policy:
+        shutil.rmtree(source)  # as an old checkpoint is, which a resumed run began from
         policy.save(tmp_path / "model")
         expected, digest = policy.logprobs(ids, [1, 2, 3, 4]), policy.weights_hash()
     assert (tmp_path / "model" / "tokenizer.json").read_text() == "{}"
