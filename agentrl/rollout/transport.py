@@ -1,6 +1,7 @@
-"""JSON over HTTP to one server, by httpx over aiohttp: httpx's own pool costs more with every connection.
+"""JSON over HTTP to one server, by httpx's transport over aiohttp.
 
-Every failure leaves as an EngineError with its kind.
+httpx's own pool costs more with every connection, and its client's redirects, cookies and authentication, of which
+none has a use here, cost as much a request as all the rest. Every failure leaves as an EngineError with its kind.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import httpx
+import orjson
 from httpx_aiohttp import AiohttpTransport
 
 from agentrl.errors import ContextOverflow, EngineError, EngineFault
@@ -51,26 +53,34 @@ class Transport:
 
     def __init__(self, url: str, *, key: str | None, request_timeout_s: float, connect_timeout_s: float) -> None:
         self.url = url.rstrip("/")
-        self._headers = {"Content-Type": "application/json"}
+        self._headers = httpx.Headers({"Content-Type": "application/json", "Accept-Encoding": "identity"})
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
         self._request_timeout_s = request_timeout_s
         self._connect_timeout_s = connect_timeout_s
-        self._client: httpx.AsyncClient | None = None
+        self._extensions = {"timeout": {"connect": connect_timeout_s, "read": request_timeout_s}}
+        self._transport: AiohttpTransport | None = None
 
     async def close(self) -> None:
         """Close all connections. May be called more than once."""
-        if self._client is not None:
-            await self._client.aclose()
+        if self._transport is not None:
+            await self._transport.aclose()
 
     async def request(self, method: str, path: str, body: Json | None, request_id: str) -> Response:
         """One response, whatever its status. Raises EngineError: connection, timeout."""
-        content = None if body is None else json.dumps(body).encode()
+        content = None if body is None else _to_json(body)
+        request = httpx.Request(
+            method, self.url + path, headers=self._headers, content=content, extensions=self._extensions
+        )
         try:
-            response = await self._open().request(method, self.url + path, content=content)
+            response = await self._open().handle_async_request(request)
+            try:
+                content = await response.aread()
+            finally:
+                await response.aclose()
         except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
             raise self._no_response(path, request_id, error) from error
-        return Response(response.status_code, response.content, retry_after_s(response.headers))
+        return Response(response.status_code, content, retry_after_s(response.headers))
 
     def _no_response(self, path: str, request_id: str, error: Exception) -> EngineError:
         """httpx has one name for a refused connection, a cut one and a time-out; aiohttp, its cause, has three."""
@@ -90,7 +100,7 @@ class Transport:
         if response.status != 200:
             raise self._refusal(path, request_id, response)
         try:
-            answer = json.loads(response.body)
+            answer = _from_json(response.body)
         except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
@@ -118,21 +128,16 @@ class Transport:
         what = f"HTTP {response.status}: {response.message}"
         return self.error(path, request_id, what, kind, response.retry_after_s)
 
-    def _open(self) -> httpx.AsyncClient:
-        if self._client is None:
-            # trust_env stays off: a proxy from the environment has no business between us and our own engine. The
-            # transport's own TLS context is not used (`verify` would load certificates for it): the session has one.
-            self._client = httpx.AsyncClient(
-                transport=AiohttpTransport(client=self._session, verify=False),
-                headers=self._headers,
-                timeout=httpx.Timeout(self._request_timeout_s, connect=self._connect_timeout_s, write=None, pool=None),
-                trust_env=False,
-            )
-        return self._client
+    def _open(self) -> AiohttpTransport:
+        if self._transport is None:
+            # Its own TLS context is not used (`verify` would load certificates for it): the session has one.
+            self._transport = AiohttpTransport(client=self._session, verify=False)
+        return self._transport
 
     def _session(self) -> aiohttp.ClientSession:
         # 0 is "no limit": the pool's bound is rollout.concurrency, and a default of 100 connections would queue
-        # rollouts here, unseen. Certificates are loaded only where they are needed (30 ms, 1 MB).
+        # rollouts here, unseen. Certificates are loaded only where they are needed (30 ms, 1 MB). trust_env stays off:
+        # a proxy from the environment has no business between us and our own engine.
         is_secure = urlsplit(self.url).scheme == "https"
         connector = aiohttp.TCPConnector(
             limit=0,
@@ -149,3 +154,18 @@ def retry_after_s(headers: httpx.Headers) -> float | None:
     except ValueError:
         return None
     return seconds if math.isfinite(seconds) and seconds >= 0 else None
+
+
+def _to_json(body: Json) -> bytes:
+    try:
+        return orjson.dumps(body)
+    except TypeError:  # a lone surrogate in text, or a number of more than 64 bits
+        return json.dumps(body).encode()
+
+
+def _from_json(body: bytes) -> Any:
+    """Raises ValueError, RecursionError. NaN is no JSON but comes from servers, and deserves an error of its own."""
+    try:
+        return orjson.loads(body)
+    except ValueError:
+        return json.loads(body)

@@ -6,17 +6,17 @@ no record, `explain` says why.
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, bindparam, delete, or_, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, bindparam, func, or_, select, update
 
 from agentrl.errors import StoreError
 from agentrl.store.leases import check_held, find_group, held_group
 from agentrl.store.tables import Groups, ToolCalls, Trajectories, Turns, table
 from agentrl.types import GroupState
 
-_trajectories, _turns = table(Trajectories), table(Turns)
+_trajectories, _turns, _calls = table(Trajectories), table(Turns), table(ToolCalls)
 
-TURN_CHANGES = ("reward", "text", "message", "timings", "agent", "trained", "prompt_messages", "raw")
-"""The columns of `values.turn_changes`, and `raw`, which covers all text of the record."""
+CALL_CHANGES = ("status", "error", "result", "seconds", "raw")
+"""What becomes of a tool call."""
 TRAJECTORY_CHANGES = ("stop_reason", "error", "finished_at", "env_version", "renderer_mode", "template_hash", "raw")
 """What is set when a trajectory finishes."""
 
@@ -48,10 +48,14 @@ UPDATE_TURN = (
     update(_turns)
     .where(_turns.c.trajectory_id == bindparam("trajectory"), _turns.c.turn == bindparam("index"))
     .where(select(_trajectories.c.id).where(_writable()).exists())
-    .values({name: bindparam("new_" + name) for name in TURN_CHANGES})
+    .values(reward=bindparam("new_reward"), timings=bindparam("new_timings"))
+    .values(raw=func.coalesce(bindparam("new_raw"), _turns.c.raw))
 )
-DELETE_TOOL_CALLS = delete(table(ToolCalls)).where(
-    ToolCalls.trajectory_id == bindparam("trajectory"), ToolCalls.turn == bindparam("index")
+UPDATE_CALL = (
+    update(_calls)
+    .where(_calls.c.trajectory_id == bindparam("trajectory"), _calls.c.turn == bindparam("index"))
+    .where(_calls.c.position == bindparam("place"))
+    .values({name: bindparam("new_" + name) for name in CALL_CHANGES})
 )
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, RowMapping, bindparam, select
 
 from agentrl.errors import StoreError
 from agentrl.store import guarded, values
+from agentrl.store.direct import execute
 from agentrl.store.leases import held_group
 from agentrl.store.sealing import seal
 from agentrl.store.tables import (
@@ -57,7 +58,7 @@ class SqlRecorder:
             if trajectory.group is not None:
                 _check_place(record, held_group(connection, trajectory.group, lease_generation))
             insert_task(connection, trajectory.task)
-            connection.execute(insertion(Trajectories), record)
+            execute(connection, insertion(Trajectories), record)
 
         await self._writer.write(work)
 
@@ -74,28 +75,29 @@ class SqlRecorder:
         count = {"trajectory": trajectory.id, "index": turn.index, "sampled": num_sampled}
 
         def work(connection: Connection) -> None:
-            if connection.execute(guarded.COUNT_TURN, count).rowcount == 0:
+            if execute(connection, guarded.COUNT_TURN, count).rowcount == 0:
                 due = guarded.explain(connection, trajectory.id)
                 raise StoreError(f"trajectory {trajectory.id}: turn {record['turn']} came where {due} was due")
-            connection.execute(insertion(Turns), record)
+            execute(connection, insertion(Turns), record)
             _insert_all(connection, EngineCalls, calls)
             _insert_all(connection, ToolCalls, tool_calls)
 
         await self._writer.write(work)
 
     async def update_turn(self, trajectory: Trajectory, turn: Turn) -> None:
-        """Write what came after sampling: tool calls with their results, reward, timings. Ids never change."""
-        tool_calls = _checked(trajectory.id, lambda: _tool_calls(trajectory.id, turn))
-        sealed = _checked(trajectory.id, lambda: seal(values.turn_changes(turn)))
+        """Write what came after sampling: reward, timings, and what became of the tool calls. Nothing else changes."""
+        changes = _checked(trajectory.id, lambda: values.turn_changes(turn))
+        calls = _checked(trajectory.id, lambda: _tool_calls(trajectory.id, turn))
+        ends = [{"new_" + name: call[name] for name in guarded.CALL_CHANGES} for call in calls]
         key = {"trajectory": trajectory.id, "index": turn.index}
-        changes = {"new_" + name: value for name, value in sealed.items()}
 
         def work(connection: Connection) -> None:
-            if connection.execute(guarded.UPDATE_TURN, key | changes).rowcount == 0:
+            if execute(connection, guarded.UPDATE_TURN, key | changes).rowcount == 0:
                 guarded.explain(connection, trajectory.id)
-                raise StoreError(f"trajectory {trajectory.id}: turn {key['index']} was never added")
-            connection.execute(guarded.DELETE_TOOL_CALLS, key)
-            _insert_all(connection, ToolCalls, tool_calls)
+                raise StoreError(f"trajectory {trajectory.id}: turn {turn.index} was never added")
+            records = [key | {"place": place} | end for place, end in enumerate(ends)]
+            if records and execute(connection, guarded.UPDATE_CALL, *records).rowcount != len(records):
+                raise StoreError(f"trajectory {trajectory.id}, turn {turn.index}: a tool call came that it didn't have")
 
         await self._writer.write(work)
 
@@ -110,7 +112,7 @@ class SqlRecorder:
         data, files = _checked(trajectory.id, lambda: _artifacts(trajectory.id, trajectory.artifacts))
 
         def work(connection: Connection) -> None:
-            if connection.execute(guarded.FINISH, ending).rowcount == 0:
+            if execute(connection, guarded.FINISH, ending).rowcount == 0:
                 recorded = guarded.explain(connection, trajectory.id)
                 raise StoreError(f"trajectory {trajectory.id} has {num_turns} turns, of which {recorded} were recorded")
             _insert_all(connection, ArtifactData, data)
@@ -180,7 +182,7 @@ def _check_lengths(trajectory_id: str, turn: Turn) -> None:
 
 def _insert_all(connection: Connection, model: type[Base], records: Sequence[Record]) -> None:
     if records:
-        connection.execute(insertion(model), records)
+        execute(connection, insertion(model), *records)
 
 
 def _engine_calls(trajectory_id: str, turn: Turn) -> list[Record]:

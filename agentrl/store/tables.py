@@ -1,8 +1,7 @@
 """The data model in SQL. Read it with plain SQL: text is in text columns, times are Unix seconds.
 
 Token arrays are blobs (see `codec`). `raw` keeps the originals of values that SQL can't hold (see `sealing`).
-Ids of versions and steps count up within a run and are never re-used; records are never deleted, except the
-tool calls of a turn that isn't finished.
+Ids of versions and steps count up within a run and are never re-used; records are never deleted.
 
     select turn, text, reward from turns where trajectory_id = '…' order by turn;
     select stop_reason, count(*) from trajectories group by stop_reason;

@@ -92,16 +92,10 @@ def read_trajectory(record: Mapping[Any, Any], task: Task, turns: list[Turn], ar
 
 
 def turn_changes(turn: Turn) -> Record:
-    """The columns of `turns` that may change until the trajectory is finished, and all of its text; not sealed."""
-    return {
-        "reward": turn.reward,
-        "text": turn.message.text,
-        "message": turn.message.model_dump(),
-        "timings": turn.timings,
-        "agent": turn.agent,
-        "trained": turn.trained,
-        "prompt_messages": [message.model_dump() for message in turn.prompt_messages],
-    }
+    """What `turns` gets once the environment has answered; `new_raw`: None where the record's own stays right."""
+    sealed = seal({"reward": turn.reward, "timings": turn.timings})
+    raw = None if sealed["raw"] is None else turn_record("", turn)["raw"]
+    return {"new_reward": sealed["reward"], "new_timings": sealed["timings"], "new_raw": raw}
 
 
 def turn_record(trajectory_id: str, turn: Turn) -> Record:
@@ -117,7 +111,13 @@ def turn_record(trajectory_id: str, turn: Turn) -> Record:
             "sampled_ids": encode_ids(turn.sampled_ids),
             "logprobs": encode_logprobs(turn.logprobs),
             "started_at": turn.started_at,
-            **turn_changes(turn),
+            "reward": turn.reward,
+            "text": turn.message.text,
+            "message": turn.message.model_dump(),
+            "timings": turn.timings,
+            "agent": turn.agent,
+            "trained": turn.trained,
+            "prompt_messages": [message.model_dump() for message in turn.prompt_messages],
         }
     )
 

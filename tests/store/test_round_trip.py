@@ -190,8 +190,8 @@ async def test_running_trajectory_shows_turns_that_finished(store: Store) -> Non
     rollout.turns.append(first)
     await store.recorder.add_turn(rollout, first)
     assert store.load_trajectory(rollout.id) == rollout
-    first.reward, first.tool_calls = 0.25, [tool_call(result="done")]
-    first.message = Message(role="assistant", content="2\x00")
+    first.reward, first.timings = 0.25, {"tools": 0.5}
+    first.tool_calls = [tool_call(result="done\x00"), tool_call(status=CallStatus.TIMEOUT, error="\ud800", seconds=9.0)]
     await store.recorder.update_turn(rollout, first)
     assert store.load_trajectory(rollout.id) == rollout
 
