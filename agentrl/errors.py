@@ -52,7 +52,11 @@ class PublishError(AgentRLError):
 
 
 class TrainingError(AgentRLError):
-    """Training can't go on: too many updates in a row were not finite (G3), or nothing is left to imitate."""
+    """Training can't go on: a rank has died, or nothing is left to imitate."""
+
+
+class BadUpdates(TrainingError):
+    """Too many updates in a row were not finite and skipped; the weights are the last good ones (G3)."""
 
 
 class FaultShareError(AgentRLError):

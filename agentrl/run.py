@@ -30,7 +30,7 @@ from agentrl.place import at
 from agentrl.progress import Summary, Watcher, phase, plain, rollout_metrics
 from agentrl.rollout.pool import RolloutPool
 from agentrl.run_folder import Run, check_tasks, heartbeat, lease_seconds, open_run, reopen_run
-from agentrl.standing import check_unchanged, finish, register, restore, save
+from agentrl.standing import check_unchanged, finish, register, restore, save, saved_when_stopped
 from agentrl.store.records import StepRow
 from agentrl.sync.base import Canary
 from agentrl.train import tiny
@@ -84,15 +84,12 @@ async def resume(config: RunConfig, watcher: Watcher, run_id: str) -> Summary:
 
 
 async def train_from(player: Player, before: Sequence[EvalResult]) -> Summary:
-    """The steps that are left, the last measure, the end. A stop from outside leaves a checkpoint."""
+    """The steps that are left, the last measure, the end."""
     config = player.run.config
     player.num_planned_before = player.num_planned
-    try:
+    with saved_when_stopped(player, before):
         await take_steps(player, before)
         after = await evaluate(player, ordinal=config.train.steps)
-    except asyncio.CancelledError:
-        save(player, before)
-        raise
     save(player, before, after)
     return finish(player, config.train.steps, before, after)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from agentrl.errors import ConfigError, ModelError
+from agentrl.errors import BadUpdates, ConfigError, FaultShareError, ModelError
 from agentrl.evaluation import EvalResult
 from agentrl.progress import Summary, draw_curve, plain
 from agentrl.train import checkpoint, tiny
@@ -68,6 +70,23 @@ def save(player: Player, before: Sequence[EvalResult] = (), held_out: Sequence[E
     folder = checkpoint.save(run.folder / "checkpoints" / f"step-{player.steps_done}", policy, trainer, state)
     checkpoint.prune(folder.parent, keep_last=run.config.train.keep_last, keep_best=run.config.train.keep_best)
     return folder
+
+
+@contextmanager
+def saved_when_stopped(player: Player, before: Sequence[EvalResult]) -> Iterator[None]:
+    """A stop from outside, bad updates or too many faults leave a checkpoint of where the run stands.
+
+    Not other errors: a rank that died can't give its weights. Nor in the middle of a step, after some of its updates:
+    such weights are no version, and the checkpoint before them is the one to go on from.
+    """
+    try:
+        yield
+    except BaseException as error:
+        stops = (asyncio.CancelledError, BadUpdates, FaultShareError)
+        found = error.subgroup(stops) if isinstance(error, BaseExceptionGroup) else isinstance(error, stops)
+        if found and player.weights_hash() == player.run.store.versions(player.run.id)[player.version].weights_hash:
+            save(player, before)
+        raise
 
 
 async def restore(player: Player, folder: Path) -> list[EvalResult]:

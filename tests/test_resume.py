@@ -13,7 +13,7 @@ import pytest
 
 from agentrl import plugins
 from agentrl.config import RunConfig
-from agentrl.errors import ConfigError, ModelError
+from agentrl.errors import BadUpdates, ConfigError, ModelError
 from agentrl.interrupts import locked
 from agentrl.progress import Silent
 from agentrl.rollout.loop import AgentLoop
@@ -241,3 +241,28 @@ async def test_a_checkpoint_is_whole_where_the_one_resumed_from_was_deleted_befo
         Renderer.from_pretrained(str(last)).template_hash
         == Renderer.from_pretrained(record.config["model_folder"]).template_hash
     )
+
+
+async def test_c09_bad_updates_stop_the_run_with_a_checkpoint_of_the_last_finite_weights(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_for(tmp_path, cache, "train.steps=5", "train.checkpoint_every=0", "train.max_bad_updates=2")
+
+    class Poisoned(Trainer):
+        def step(self, rows: Any, step_ordinal: int) -> Any:
+            if step_ordinal >= 1:
+                for row in rows:
+                    row.advantages[:] = np.nan
+            return super().step(rows, step_ordinal)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("agentrl.wiring.Trainer", Poisoned)
+        with pytest.raises(BadUpdates, match="2 updates in a row"):
+            await train(config, Silent())
+    with Store.open(tmp_path / "agentrl.db") as store:
+        record = store.runs()[0]
+        assert record.status is RunStatus.FAILED
+        published = [version.weights_hash for version in store.versions(record.id)]
+    last = checkpoint.latest(Path(record.folder) / "checkpoints")
+    assert last is not None and checkpoint.verify(last)["weights_hash"] == published[-1] != published[0]
+    assert (await resume(config, Silent(), record.id)).steps == 5

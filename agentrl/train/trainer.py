@@ -23,7 +23,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from agentrl.batch.packing import Batch, MicroBatch, deal, engine_ids, make_batches, pack
 from agentrl.batch.rows import Floats, Row
 from agentrl.config import AlgorithmConfig, TrainConfig
-from agentrl.errors import TrainingError
+from agentrl.errors import BadUpdates, TrainingError
 from agentrl.train.losses import policy_gradient_loss, sft_loss
 from agentrl.train.optimizer import Optimizer, like
 from agentrl.train.policy import Policy, full_tensor
@@ -97,7 +97,7 @@ class Trainer:
         """Train on the Rows that have weight. `step_ordinal` (from 0) is the step's place on the surviving line.
 
         Without any weight there is no update, and the report says `no_signal`. An update whose loss or gradient is not
-        finite is skipped and the next Batch goes on; `max_bad_updates` in a row raise TrainingError (G3).
+        finite is skipped and the next Batch goes on; `max_bad_updates` in a row raise BadUpdates (G3).
         """
         seconds: dict[str, float] = {}
         with timed(seconds, "pack"):
@@ -259,7 +259,7 @@ class Trainer:
     def _count_bad(self, skipped: str | None, name: str) -> None:
         self.num_bad_updates = 0 if skipped is None else self.num_bad_updates + 1
         if self.num_bad_updates >= self.train_config.max_bad_updates:
-            raise TrainingError(
+            raise BadUpdates(
                 f"{self.num_bad_updates} updates in a row were skipped (train.max_bad_updates); "
                 f"the last, {name}: {skipped}"
             )

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import resource
+import signal
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 from agentrl.errors import ModelError
 from agentrl.train import checkpoint
@@ -91,6 +94,28 @@ def test_altered_files_and_other_weights_are_refused(tmp_path: Path) -> None:
         (folder / "config.json").write_text(config.replace("silu", "gelu"))
         with pytest.raises(ModelError, match=r"altered.*config\.json"):
             checkpoint.verify(folder)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1000, 20_000])
+def test_j06_a_disk_that_fills_in_a_save_leaves_the_old_checkpoint(tmp_path: Path, num_bytes: int) -> None:
+    """No file may grow beyond `num_bytes`: the kernel refuses the write in the middle of a file."""
+    with make_policy() as policy:
+        trainer = make_trainer(policy)
+        folder = checkpoint.save(tmp_path / "0", policy, trainer, {"step": 1})
+        trainer.step(make_rows(make_groups(1)), 0)
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        previous = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+        try:
+            with pytest.raises((OSError, SafetensorError)):
+                checkpoint.save(tmp_path / "1", policy, trainer, {"step": 2})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            signal.signal(signal.SIGXFSZ, previous)
+        assert checkpoint.latest(tmp_path) == folder
+        assert checkpoint.verify(folder)["state"] == {"step": 1}
+        checkpoint.prune(tmp_path, keep_last=1, keep_best=False)
+        assert [path.name for path in tmp_path.iterdir()] == ["0"], "what a failed write left is cleaned up"
 
 
 def test_a_crash_while_writing_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
