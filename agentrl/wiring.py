@@ -136,7 +136,7 @@ async def open_player(run: Run, model: Path) -> AsyncIterator[Player]:
     """An engine (ours, or the one at engine.url) whose start gate is passed."""
     config = run.config
     renderer = load_renderer(run, model)
-    async with open_engine(run, model) as (engine, client):
+    async with open_engine(run, model, renderer) as (engine, client):
         window = client.max_model_len or config.limits.max_context_tokens or 0
         with collector_spared():
             yield Player(run=run, renderer=renderer, window=window, engine=engine, client=client)
@@ -184,14 +184,18 @@ async def watched(ranks: Ranks) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def open_engine(run: Run, model: Path) -> AsyncIterator[tuple[EmbeddedEngine | None, HttpClient]]:
+async def open_engine(
+    run: Run, model: Path, renderer: Renderer
+) -> AsyncIterator[tuple[EmbeddedEngine | None, HttpClient]]:
     """The engine and a checked client of it."""
     options = run.config.engine
     # A server of our own is in this process, so that a connection has both its ends here.
     require_open_files(run.config.rollout.concurrency * (1 if options.url else 2))
     if options.url is not None:
-        # A server that reports no version serves the weights that it was started with: version 0 of this run.
-        async with make_client(options, options.url, key=options.key, version=0) as client:
+        # A server that reports no version serves the weights that it was started with: version 0 of this run. Nobody
+        # trains on what it samples, so text without ids will do.
+        encode = renderer.encode_text
+        async with make_client(options, options.url, key=options.key, version=0, encode_text=encode) as client:
             await client.check()
             yield None, client
         return

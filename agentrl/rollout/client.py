@@ -42,6 +42,8 @@ class Generation:
     logprobs: list[float]
     spans: list[VersionSpan]
     finish_reason: Literal["stop", "length", "abort"]
+    is_text: bool = False
+    """The engine gave text alone: the ids are its encoding, without logprobs (NaN) and spans. Never trained on."""
 
 
 class InferenceClient(Protocol):

@@ -9,6 +9,7 @@ lost on the way is no second sample: the turn is recorded once, with the id of t
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from agentrl.rollout.replies import ReplyReader
 from agentrl.rollout.retry import RetryPolicy, repeat
 from agentrl.rollout.transport import Transport
 
+LOGGER = logging.getLogger(__name__)
 _GENERATE = "/inference/v1/generate"
 _COMPLETIONS = "/v1/completions"
 
@@ -76,7 +78,9 @@ class HttpClient:
         connect_timeout_s: float = 60.0,
         retry: RetryPolicy | None = None,
         gate: ReplyGate | None = None,
+        encode_text: Callable[[str], list[int]] | None = None,
     ) -> None:
+        """`encode_text`: for evaluation only, makes ids of the text where the server gives no ids."""
         self._http = Transport(url, key=key, request_timeout_s=request_timeout_s, connect_timeout_s=connect_timeout_s)
         self.url = self._http.url
         self.name = name or self.url
@@ -91,6 +95,7 @@ class HttpClient:
         self._version = version
         self._retry = retry or RetryPolicy()
         self._gate = gate or ReplyGate()
+        self._encode_text = encode_text
         self._path = _GENERATE
 
     async def __aenter__(self) -> Self:
@@ -124,13 +129,19 @@ class HttpClient:
     async def check(self) -> None:
         """The start gate: window known, and a one-token probe returns an id, its logprob and its version.
 
-        Raises EngineError, which says what is missing, where, and what to do.
+        Raises EngineError, which says what is missing, where, and what to do. For evaluation text is enough.
         """
         if not self.max_model_len:
             raise self._refused("/v1/models", "start", "gives no max_model_len: set limits.max_context_tokens instead")
         probe = SamplingParams(max_tokens=1, temperature=1.0, seed=0)
         generation = await self.generate([0], probe, "start-check")
-        if len(generation.ids) != 1:
+        if generation.is_text:
+            LOGGER.warning(
+                "%s gives text and no ids: what it samples is evaluated, but can't be trained on (for ids: vLLM 0.10.2 "
+                "or later, or the embedded engine)",
+                self.url,
+            )
+        elif len(generation.ids) != 1:
             raise self._refused(self._path, "start-check", f"sampled {len(generation.ids)} ids where 1 was asked for")
 
     async def close(self) -> None:
@@ -171,6 +182,7 @@ class HttpClient:
             is_generate=self._path == _GENERATE,
             caller_version=lambda: self._caller_version(version_before, request_id),
             fail=lambda what, kind: self._error(request_id, what, kind),
+            encode_text=self._encode_text,
         )
         return reader.read(answer)
 

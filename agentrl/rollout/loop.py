@@ -277,6 +277,7 @@ class AgentLoop:
             generation.ids,
             self.renderer.decode,
             tools={tool.name: tool for tool in episode.env.tools},
+            stop_ids=self.renderer.stop_ids,
             truncated=generation.finish_reason == "length",
             call_prefix=f"call_{index}_",
         )
@@ -294,7 +295,7 @@ class AgentLoop:
             prompt_messages=list(new_messages),
             message=parsed.message,
             tool_calls=parsed.calls,
-            sampler=episode.sampler.kind,
+            sampler=Sampler.IMPORT if generation.is_text else episode.sampler.kind,
         )
 
     # ---- tools and the environment's answer ----

@@ -17,7 +17,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -65,14 +65,16 @@ class ToolCallParser(ABC):
         decode: Decode,
         *,
         tools: Mapping[str, Tool],
+        stop_ids: Collection[int],
         truncated: bool = False,
         call_prefix: str = "call_",
     ) -> ParsedReply:
         """Read sampled ids; spans are [start, end) over `ids`.
 
-        A reply that isn't truncated ends in the stop id that was sampled, which is no text.
+        A stop id at the end is no text. There is none where the reply was cut, or where a server stopped by other means
+        or kept it to itself.
         """
-        body = list(ids) if truncated else list(ids[:-1])
+        body = list(ids[:-1] if ids and ids[-1] in stop_ids else ids)
         text = decode(body)
         reply = self.parse_text(text, tools=tools, truncated=truncated, call_prefix=call_prefix)
         if reply.calls:

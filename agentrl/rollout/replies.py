@@ -30,6 +30,8 @@ class ReplyReader:
     """The version where the server reports none. Raises EngineError where nobody knows it."""
     fail: Callable[[str, EngineFault], EngineError]
     """Makes an error that says which request it is about."""
+    encode_text: Callable[[str], list[int]] | None = None
+    """For evaluation: makes ids of the text where the reply holds no others. None: such a reply is an error."""
 
     def read(self, answer: Json) -> Generation:
         """Raises EngineError for whatever can't be recorded."""
@@ -37,12 +39,16 @@ class ReplyReader:
         if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
             raise self.fail("the reply has not exactly one choice", EngineFault.GARBAGE)
         choice = choices[0]
-        ids = self._ids(choice)
-        logprobs = self._logprobs(choice, ids)
-        spans = self._spans(choice, len(ids))
         reason = choice.get("finish_reason")
         if reason not in _FINISH_REASONS:
             raise self.fail(f"finish_reason {reason!r} is none of {_FINISH_REASONS}", EngineFault.GARBAGE)
+        encoded = self._encoded_text(choice)
+        if encoded is not None:
+            ids, logprobs, spans = encoded, [math.nan] * len(encoded), []
+        else:
+            ids = self._ids(choice)
+            logprobs = self._logprobs(choice, ids)
+            spans = self._spans(choice, len(ids))
         return Generation(
             request_id=self.request_id,
             engine=self.engine,
@@ -50,7 +56,15 @@ class ReplyReader:
             logprobs=logprobs,
             spans=spans,
             finish_reason=cast(Literal["stop", "length", "abort"], reason),
+            is_text=encoded is not None,
         )
+
+    def _encoded_text(self, choice: Json) -> list[int] | None:
+        """Ids made of the reply's text, where they may be and there are no others."""
+        text = choice.get("text")
+        if self.encode_text is None or "token_ids" in choice or not isinstance(text, str):
+            return None
+        return self.encode_text(text)
 
     def _ids(self, choice: Json) -> list[int]:
         ids = choice.get("token_ids")

@@ -89,8 +89,11 @@ class ScriptedEndpoint:
         accept_every_s: float = 0.0,
         backlog: int = 4096,
         keep_seen: bool = True,
+        only_text: Callable[[list[int]], str] | None = None,
     ) -> None:
         """`fault`: how every reply is wrong, or a plan. `key` None: anyone may ask.
+
+        `only_text`: be a server that knows nothing of ids: /v1/completions alone, answering the text of the ids.
 
         `accept_every_s` > 0: connections are accepted one by one, no faster than this; `backlog` of them may wait.
         `keep_seen` False: a long benchmark doesn't fill the memory.
@@ -105,6 +108,7 @@ class ScriptedEndpoint:
         self._accept_every_s = accept_every_s
         self._backlog = backlog
         self._keep_seen = keep_seen
+        self._only_text = only_text
         self._port = port
         self._runner: web.AppRunner | None = None
         self._accepting: asyncio.Task[None] | None = None
@@ -121,7 +125,10 @@ class ScriptedEndpoint:
         app = web.Application(client_max_size=64 * 2**20)
         app.router.add_get("/health", _health)
         app.router.add_get("/v1/models", self._models)
-        app.router.add_post("/inference/v1/generate", self._generate)
+        if self._only_text is None:
+            app.router.add_post("/inference/v1/generate", self._generate)
+        else:
+            app.router.add_post("/v1/completions", self._complete)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.05)
         await self._runner.setup()
         listener = socket.socket()
@@ -177,6 +184,18 @@ class ScriptedEndpoint:
         if self._keep_seen and not seen.request_id.startswith("start"):
             self.seen.append(seen)
         return fail_after_work(fault, request, _answer(seen))
+
+    async def _complete(self, request: web.Request) -> web.Response:
+        if (refusal := self._refuse(request)) is not None:
+            return refusal
+        body = await request.json()
+        seen = SeenRequest(request_id=str(body.get("request_id", "")), token_ids=body["prompt"], sampling=body)
+        seen.reply = self.script(seen)
+        if self._keep_seen and not seen.request_id.startswith("start"):
+            self.seen.append(seen)
+        assert self._only_text is not None
+        text, reason = self._only_text(seen.reply.ids), seen.reply.finish_reason
+        return web.json_response({"choices": [{"index": 0, "text": text, "finish_reason": reason}]})
 
     def _refuse(self, request: web.Request) -> web.Response | None:
         given = request.headers.get("Authorization", "")

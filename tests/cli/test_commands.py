@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentrl.cli import main
+from agentrl.store import Store
 from agentrl.testing.endpoint import Fault, Reply, ScriptedEndpoint, SeenRequest
+from agentrl.types import Sampler
 from tests.small import small_overrides
 
 
@@ -40,7 +44,7 @@ def model(place: tuple[Path, Path]) -> Path:
 
 
 @contextmanager
-def endpoint(fault: Fault | None = None) -> Iterator[str]:
+def endpoint(fault: Fault | None = None, **options: Any) -> Iterator[str]:
     """A scripted endpoint in a thread of its own; yields its URL."""
 
     def say(seen: SeenRequest) -> Reply:
@@ -49,7 +53,7 @@ def endpoint(fault: Fault | None = None) -> Iterator[str]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    server = ScriptedEndpoint(say, fault=fault)
+    server = ScriptedEndpoint(say, fault=fault, **options)
     asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(10)
     try:
         yield server.url
@@ -105,6 +109,23 @@ def test_eval_of_a_running_server(place: tuple[Path, Path], model: Path, capsys:
         assert main(["eval", *overrides(place, f"engine.url='{url}'", "engine.key=hush")]) == 0
     assert "held-out success (greedy): 0.000" in capsys.readouterr().out
     assert b"hush" not in (place[0] / "agentrl.db").read_bytes()
+
+
+def test_a13_an_evaluation_goes_on_where_a_server_gives_text_alone(
+    place: tuple[Path, Path], model: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was sampled is not known then, so its turns say that their ids were made from text, and have no logprobs."""
+    with endpoint(only_text=lambda ids: "Answer: 5") as url:
+        assert main(["eval", *overrides(place, f"engine.url='{url}'")]) == 0
+    # It is the right answer to one of the five tasks.
+    assert "held-out success (greedy): 0.200" in capsys.readouterr().out
+    assert "text and no ids" in caplog.text
+    with Store.open(place[0] / "agentrl.db") as store:
+        run = store.runs()[0].id
+        turns = [turn for found in store.find_trajectories(run=run) for turn in store.load_trajectory(found.id).turns]
+    assert {turn.message.content for turn in turns} == {"Answer: 5"}
+    assert all(turn.sampler is Sampler.IMPORT and turn.sampled_ids and not turn.calls for turn in turns)
+    assert all(math.isnan(logprob) for turn in turns for logprob in turn.logprobs)
 
 
 @pytest.mark.parametrize(

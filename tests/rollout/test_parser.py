@@ -139,7 +139,7 @@ def test_A02_spans_are_over_the_sampled_ids() -> None:
     for split in (1, 3, 1000):
         pieces = [text[i : i + split] for i in range(0, len(text), split)]
         ids = [id for piece in pieces for id in made.encode_text(piece)] + [2]
-        calls = HermesParser().parse(ids, made.decode, tools=TOOLS, call_prefix="t4_").calls
+        calls = HermesParser().parse(ids, made.decode, tools=TOOLS, stop_ids=made.stop_ids, call_prefix="t4_").calls
         assert [call.call.id for call in calls] == ["t4_0", "t4_1"]
         for call in calls:
             start, end = call.span
@@ -151,9 +151,14 @@ def test_A02_spans_are_over_the_sampled_ids() -> None:
 def test_A08_the_stop_id_is_no_text() -> None:
     made = renderer("qwen3")
     ids = [*made.encode_text("done"), 2]
-    assert HermesParser().parse(ids, made.decode, tools={}).message.content == "done"
-    assert HermesParser().parse(ids[:-1], made.decode, tools={}, truncated=True).message.content == "done"
-    assert HermesParser().parse([], made.decode, tools={}).message.content == ""
+    assert HermesParser().parse(ids, made.decode, tools={}, stop_ids=made.stop_ids).message.content == "done"
+    assert (
+        HermesParser().parse(ids[:-1], made.decode, tools={}, stop_ids=made.stop_ids, truncated=True).message.content
+        == "done"
+    )
+    # A server that stopped by a string, or that left the stop id out: nothing of the text is lost.
+    assert HermesParser().parse(ids[:-1], made.decode, tools={}, stop_ids=made.stop_ids).message.content == "done"
+    assert HermesParser().parse([], made.decode, tools={}, stop_ids=made.stop_ids).message.content == ""
 
 
 def test_a_span_covers_tokens_that_hold_parts_of_characters() -> None:
@@ -177,7 +182,7 @@ def test_spans_hold_in_long_replies_whether_or_not_chunks_cut_a_character(num_be
     for filler in (made.encode_text("x"), emoji):
         before = (filler * num_before)[: num_before // len(filler) * len(filler)]
         ids = before + made.encode_text(GOOD) + filler * 100
-        (call,) = HermesParser().parse(ids, made.decode, tools=TOOLS, truncated=True).calls
+        (call,) = HermesParser().parse(ids, made.decode, tools=TOOLS, stop_ids=made.stop_ids, truncated=True).calls
         assert call.span == (len(before), len(before) + len(made.encode_text(GOOD)))
 
 
@@ -223,7 +228,7 @@ def test_any_text_is_parsed(text: str, truncated: bool, in_think: bool) -> None:
 def test_spans_over_ids_are_within_bounds(text: str, truncated: bool) -> None:
     made = renderer("qwen3")
     ids = [id for character in text for id in made.encode_text(character)] + ([] if truncated else [2])
-    for call in HermesParser().parse(ids, made.decode, tools=TOOLS, truncated=truncated).calls:
+    for call in HermesParser().parse(ids, made.decode, tools=TOOLS, stop_ids=made.stop_ids, truncated=truncated).calls:
         start, end = call.span
         assert 0 <= start < end <= len(ids)
         assert made.decode(ids[start:end]).startswith("<tool_call>")
