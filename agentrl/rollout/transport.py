@@ -1,7 +1,7 @@
-"""JSON over HTTP to one server, by httpx's transport over aiohttp.
+"""JSON over HTTP to one server. Every failure leaves as an EngineError with its kind.
 
-httpx's own pool costs more with every connection, and its client's redirects, cookies and authentication, of which
-none has a use here, cost as much a request as all the rest. Every failure leaves as an EngineError with its kind.
+This is the hot path of a rollout, so it is aiohttp itself: with httpx's transport in front of it a request costs 0.15
+instead of 0.09 ms, with httpx's client 0.32, for redirects, cookies and logins that have no use here.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import math
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
-import httpx
 import orjson
-from httpx_aiohttp import AiohttpTransport
+from yarl import URL
 
 from agentrl.errors import ContextOverflow, EngineError, EngineFault
 
@@ -53,45 +52,37 @@ class Transport:
 
     def __init__(self, url: str, *, key: str | None, request_timeout_s: float, connect_timeout_s: float) -> None:
         self.url = url.rstrip("/")
-        self._headers = httpx.Headers({"Content-Type": "application/json", "Accept-Encoding": "identity"})
+        self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
         self._request_timeout_s = request_timeout_s
         self._connect_timeout_s = connect_timeout_s
-        self._extensions = {"timeout": {"connect": connect_timeout_s, "read": request_timeout_s}}
-        self._transport: AiohttpTransport | None = None
+        self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
         """Close all connections. May be called more than once."""
-        if self._transport is not None:
-            await self._transport.aclose()
+        if self._session is not None:
+            await self._session.close()
 
     async def request(self, method: str, path: str, body: Json | None, request_id: str) -> Response:
         """One response, whatever its status. Raises EngineError: connection, timeout."""
         content = None if body is None else _to_json(body)
-        request = httpx.Request(
-            method, self.url + path, headers=self._headers, content=content, extensions=self._extensions
-        )
         try:
-            response = await self._open().handle_async_request(request)
-            try:
-                content = await response.aread()
-            finally:
-                await response.aclose()
-        except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
+            async with self._open().request(
+                method, URL(self.url + path, encoded=True), data=content, allow_redirects=False
+            ) as response:
+                return Response(response.status, await response.read(), retry_after_s(response.headers))
+        except (aiohttp.ClientError, OSError) as error:
             raise self._no_response(path, request_id, error) from error
-        return Response(response.status_code, content, retry_after_s(response.headers))
 
     def _no_response(self, path: str, request_id: str, error: Exception) -> EngineError:
-        """httpx has one name for a refused connection, a cut one and a time-out; aiohttp, its cause, has three."""
-        cause = error.__cause__ if isinstance(error, httpx.HTTPError) and error.__cause__ else error
-        if isinstance(cause, aiohttp.ConnectionTimeoutError):
+        if isinstance(error, aiohttp.ConnectionTimeoutError):
             what = f"no connection within {self._connect_timeout_s:g} s (engine.connect_timeout_s)"
             return self.error(path, request_id, what, EngineFault.CONNECTION)
-        if isinstance(cause, TimeoutError):
+        if isinstance(error, TimeoutError):
             what = f"no answer within {self._request_timeout_s:g} s (engine.request_timeout_s)"
             return self.error(path, request_id, what, EngineFault.TIMEOUT)
-        what = f"the connection failed ({cause or type(cause).__name__}): is the engine running?"
+        what = f"the connection failed ({str(error) or type(error).__name__}): is the engine running?"
         return self.error(path, request_id, what, EngineFault.CONNECTION)
 
     async def ask(self, method: str, path: str, body: Json | None, request_id: str) -> Json:
@@ -128,26 +119,28 @@ class Transport:
         what = f"HTTP {response.status}: {response.message}"
         return self.error(path, request_id, what, kind, response.retry_after_s)
 
-    def _open(self) -> AiohttpTransport:
-        if self._transport is None:
-            # Its own TLS context is not used (`verify` would load certificates for it): the session has one.
-            self._transport = AiohttpTransport(client=self._session, verify=False)
-        return self._transport
-
-    def _session(self) -> aiohttp.ClientSession:
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is not None:
+            return self._session
         # 0 is "no limit": the pool's bound is rollout.concurrency, and a default of 100 connections would queue
         # rollouts here, unseen. Certificates are loaded only where they are needed (30 ms, 1 MB). trust_env stays off:
         # a proxy from the environment has no business between us and our own engine.
-        is_secure = urlsplit(self.url).scheme == "https"
-        connector = aiohttp.TCPConnector(
-            limit=0,
-            keepalive_timeout=_KEEPALIVE_S,
-            ssl=ssl.create_default_context() if is_secure else False,
+        is_secure = URL(self.url).scheme == "https"
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=0,
+                keepalive_timeout=_KEEPALIVE_S,
+                ssl=ssl.create_default_context() if is_secure else False,
+            ),
+            headers=self._headers,
+            timeout=aiohttp.ClientTimeout(sock_connect=self._connect_timeout_s, sock_read=self._request_timeout_s),
+            trust_env=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
         )
-        return aiohttp.ClientSession(connector=connector, trust_env=False, cookie_jar=aiohttp.DummyCookieJar())
+        return self._session
 
 
-def retry_after_s(headers: httpx.Headers) -> float | None:
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
     """The header's seconds; a date is rare and not worth a clock that disagrees."""
     try:
         seconds = float(headers.get("Retry-After", ""))
