@@ -14,6 +14,7 @@ there, and new ids with mask 0::
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from typing import Any, Literal, get_args
 
 from agentrl.errors import ModelError, TemplateError
@@ -25,6 +26,9 @@ from agentrl.rollout.template import USER, ChatTemplate, ChatTokenizer, Json
 from agentrl.types import Message
 
 Mode = Literal["append", "rerender"]
+
+MAX_STARTS = 4096
+"""First prompts that are kept: the samples of a group begin with the same one."""
 
 
 class Renderer:
@@ -52,6 +56,8 @@ class Renderer:
         self.scaffold = Scaffold(self.template, [*(stop_ids or ()), *eos])
         self.stop_ids: tuple[int, ...] = tuple(sorted(self.scaffold.stop_ids))
         """Sampling stops at each of these."""
+        self._starts: dict[tuple[Any, ...], list[int]] = {}
+        self._starts_tools: list[Json] = []
         self._prompt = self.template.render([USER])
         self.opens_think = self._prompt.rstrip().endswith("<think>")
         """The prompt opens a think block, so replies start inside one."""
@@ -90,6 +96,16 @@ class Renderer:
 
     def start(self, messages: Sequence[Message], tools: Sequence[Json] = ()) -> list[int]:
         """The first prompt, up to where the reply begins. Keep it: a template may print today's date."""
+        if any(message.role not in ("system", "user") for message in messages):
+            return self._rendered(messages, tools)
+        if self._starts_tools != tools or len(self._starts) >= MAX_STARTS:
+            self._starts, self._starts_tools = {}, list(tools)
+        key = (date.today(), *((message.role, message.text, message.name) for message in messages))
+        if key not in self._starts:
+            self._starts[key] = self._rendered(messages, tools)
+        return self._starts[key].copy()
+
+    def _rendered(self, messages: Sequence[Message], tools: Sequence[Json]) -> list[int]:
         return self.encoder.encode(self.template.render(*self.template.conversation(messages, tools)))
 
     def extend(
