@@ -128,8 +128,9 @@ class Renderer:
         if last == ids[0]:
             return ids[1:]
         if last in self.stop_ids:
-            return ids if tail.opens else ids[1:]
-        return self.encoder.encode(self.scaffold.closer_prefix) + ids
+            return ids if tail.opens or self.scaffold.is_opener(last) else ids[1:]
+        before = self.encoder.encode(self.scaffold.closer_prefix)
+        return ids if before and list(sampled_ids[-len(before) :]) == before else before + ids
 
     def rerender(
         self, context: Sequence[int], messages: Sequence[Message], tools: Sequence[Json] = ()

@@ -64,6 +64,10 @@ class Scaffold:
         self._learn_closer()
         self._learn_last_reply()
 
+    def is_opener(self, id: int) -> bool:
+        """Does the id open the next message rather than end the reply?"""
+        return any(self._encoder.control.get(text) == id for text in _OPENERS)
+
     def tail(self, calls: CallNames, new: Sequence[Json], tools: Sequence[Json]) -> Tail:
         """What follows a reply with these calls (id, name); `new` are marked messages. O(new text)."""
         roles = tuple(message["role"] for message in new)
