@@ -277,7 +277,7 @@ class AgentLoop:
             generation.ids,
             self.renderer.decode,
             tools={tool.name: tool for tool in episode.env.tools},
-            stop_ids=self.renderer.stop_ids,
+            stop_ids=self.renderer.closing_ids,
             truncated=generation.finish_reason == "length",
             call_prefix=f"call_{index}_",
         )

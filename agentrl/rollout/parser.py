@@ -71,10 +71,12 @@ class ToolCallParser(ABC):
     ) -> ParsedReply:
         """Read sampled ids; spans are [start, end) over `ids`.
 
-        A stop id at the end is no text. There is none where the reply was cut, or where a server stopped by other means
+        Stop ids at the end are no text (pass all ids that end a reply). There is none where the reply was cut, or where a server stopped by other means
         or kept it to itself.
         """
-        body = list(ids[:-1] if ids and ids[-1] in stop_ids else ids)
+        body = list(ids)
+        while body and body[-1] in stop_ids:
+            body.pop()
         text = decode(body)
         reply = self.parse_text(text, tools=tools, truncated=truncated, call_prefix=call_prefix)
         if reply.calls:

@@ -56,6 +56,8 @@ class Renderer:
         self.scaffold = Scaffold(self.template, [*(stop_ids or ()), *eos])
         self.stop_ids: tuple[int, ...] = tuple(sorted(self.scaffold.stop_ids))
         """Sampling stops at each of these."""
+        self.closing_ids = self.scaffold.closing_ids
+        """What a reply ends with and its text doesn't show: the stop ids, and what is sampled just before them."""
         self._starts: dict[tuple[Any, ...], list[int]] = {}
         self._starts_tools: list[Json] = []
         self._prompt = self.template.render([USER])

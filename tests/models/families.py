@@ -32,7 +32,7 @@ class Family:
     """Added tokens that aren't flagged special."""
     bos: str | None = None
     eos: str = "<|im_end|>"
-    stops: tuple[str, ...] = ()
+    stops: tuple[str, ...] = ("<|endoftext|>",)
     """The further end tokens of the generation config."""
 
 
