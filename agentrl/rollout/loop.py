@@ -256,7 +256,7 @@ class AgentLoop:
 
     def _make_turn(self, episode: _Episode, generation: Generation, params: SamplingParams, prompt: Prompt) -> Turn:
         index = len(episode.trajectory.turns)
-        parsed = self.parser.parse(
+        parsed = self.parser.after(self.renderer.ends_in_think(episode.context.ids)).parse(
             generation.ids,
             self.renderer.decode,
             tools={tool.name: tool for tool in episode.env.tools},

@@ -12,6 +12,7 @@ gives reasoning "I should add.", content "Let me see." and one call. Nothing ins
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import re
@@ -20,7 +21,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from pydantic import ValidationError
 
@@ -51,6 +52,17 @@ class ParsedReply:
 class ToolCallParser(ABC):
     """Reads the calls of one family of models."""
 
+    in_think: bool = False
+    """Replies begin inside a think block that the prompt opened."""
+
+    def after(self, opens_think: bool) -> Self:
+        """This parser for the reply to a prompt that opens a think block, or doesn't."""
+        if opens_think == self.in_think:
+            return self
+        other = copy.copy(self)
+        other.in_think = opens_think
+        return other
+
     @abstractmethod
     def parse_text(self, text: str, *, tools: Mapping[str, Tool], truncated: bool, call_prefix: str) -> ParsedReply:
         """Read a reply; spans are [start, end) in characters. Never raises for any text.
@@ -71,8 +83,8 @@ class ToolCallParser(ABC):
     ) -> ParsedReply:
         """Read sampled ids; spans are [start, end) over `ids`.
 
-        Stop ids at the end are no text (pass all ids that end a reply). There is none where the reply was cut, or where a server stopped by other means
-        or kept it to itself.
+        `stop_ids` at the end are no text: one, or also what the template has the model sample before it. There is none
+        where the reply was cut, or where a server stopped by other means or kept it to itself.
         """
         body = list(ids)
         while body and body[-1] in stop_ids:

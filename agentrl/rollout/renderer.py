@@ -30,6 +30,9 @@ Mode = Literal["append", "rerender"]
 MAX_STARTS = 4096
 """First prompts that are kept: the samples of a group begin with the same one."""
 
+_NUM_LAST = 16
+"""Ids at the end of a prompt that hold an opened think block, also where its tag is no token of its own."""
+
 
 class Renderer:
     """The ids of conversations with one model. Safe to share between rollouts of one event loop."""
@@ -61,8 +64,8 @@ class Renderer:
         self._starts: dict[tuple[Any, ...], list[int]] = {}
         self._starts_tools: list[Json] = []
         self._prompt = self.template.render([USER])
-        self.opens_think = self._prompt.rstrip().endswith("<think>")
-        """The prompt opens a think block, so replies start inside one."""
+        self.opens_think = _opens_think(self._prompt)
+        """A first prompt opens a think block, so replies start inside one."""
 
     @classmethod
     def from_pretrained(
@@ -134,6 +137,10 @@ class Renderer:
         before = self.encoder.encode(self.scaffold.closer_prefix)
         return ids if before and list(sampled_ids[-len(before) :]) == before else before + ids
 
+    def ends_in_think(self, prompt_ids: Sequence[int]) -> bool:
+        """Does a prompt open a think block? DeepSeek's do after a question, but not after results."""
+        return _opens_think(self.decode(prompt_ids[-_NUM_LAST:]))
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, control strings included."""
         return self.encoder.decode(ids)
@@ -163,7 +170,7 @@ class Renderer:
         content, reasoning = clean(content), clean(reasoning)
         message: Json = {"role": "assistant", "content": content}
         if reasoning:
-            message["reasoning_content"] = reasoning
+            message[self.template.forms.reasoning_key] = reasoning
         rendered = self.template.render([USER, message], prompt=False).removesuffix(self.scaffold.last_closing)
         body = rendered.removeprefix(self._prompt)
         if len(body) < len(rendered) and content.strip() in body and reasoning.strip() in body:
@@ -171,6 +178,10 @@ class Renderer:
         if self.opens_think:
             return f"{reasoning}\n</think>\n\n{content}"
         return f"<think>\n{reasoning}\n</think>\n\n{content}" if reasoning else content
+
+
+def _opens_think(prompt: str) -> bool:
+    return prompt.rstrip().endswith("<think>")
 
 
 def _backend(tokenizer: ChatTokenizer) -> Any:

@@ -10,8 +10,9 @@ from typing import Any, Protocol
 
 from agentrl.errors import TemplateError
 from agentrl.rollout.control import SENTINEL, TextEncoder, clean
+from agentrl.rollout.forms import learn_forms, with_parts
 from agentrl.rollout.parser import write_reply
-from agentrl.types import Message, ToolCall
+from agentrl.types import Message
 
 Json = dict[str, Any]
 USER: Json = {"role": "user", "content": "hi"}
@@ -46,17 +47,11 @@ class ChatTemplate:
         self.kwargs = dict(kwargs)
         self.name = tokenizer.name_or_path or type(tokenizer).__name__
         self._shown: tuple[Sequence[Json], list[Json]] = ([], [])
-        self._takes_parts = False
-        self._takes_parts = self._wants_parts()
-        self._takes_objects = self._shows_call({"x": SENTINEL})
-        self._takes_text = self._shows_call(json.dumps({"x": SENTINEL}, ensure_ascii=False))
+        self.forms = learn_forms(self._apply)
         self.tools_in_system = not self._shows_tools()
         """The template doesn't show the tools in the parser's form: they are described in the system message."""
-        self.calls_in_content = not self._shows_calls() and self._shows_results_of_text()
-        """The template doesn't write calls in the parser's form: they are written as text of the assistant.
-
-        Not where it then refuses or drops their results (gpt-oss, Gemma 4): there it writes calls in its own form.
-        """
+        self.calls_in_content = not self._shows_calls()
+        """The template doesn't write calls in the parser's form: they are written as text of the assistant."""
 
     @property
     def hash(self) -> str:
@@ -67,10 +62,13 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Json], tools: Sequence[Json] = (), *, prompt: bool = True) -> str:
         """The text of a conversation; `prompt`: with the opening of the next reply. Raises TemplateError."""
-        conversation = list(map(_in_parts, messages)) if self._takes_parts else list(messages)
+        in_parts = self.forms.contents_in_parts
+        return self._apply(list(map(with_parts, messages)) if in_parts else messages, tools, prompt=prompt)
+
+    def _apply(self, messages: Sequence[Json], tools: Sequence[Json] = (), *, prompt: bool = True) -> str:
         try:
             text: str = self.tokenizer.apply_chat_template(
-                conversation, tools=list(tools) or None, tokenize=False, add_generation_prompt=prompt, **self.kwargs
+                list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=prompt, **self.kwargs
             )
         except Exception as error:  # templates raise jinja errors, TypeError, ValueError and more
             roles = ", ".join(message["role"] for message in messages)
@@ -113,23 +111,18 @@ class ChatTemplate:
         return result
 
     def _assistant(self, message: Message) -> Json:
-        arguments = [self._arguments(call) for call in message.tool_calls]
-        inline = self.calls_in_content or None in arguments
+        arguments = [self.forms.arguments(clean(call.arguments)) for call in message.tool_calls]
+        inline = (self.calls_in_content and self.forms.results_of_text) or None in arguments
         result: Json = {"role": "assistant", "content": clean(write_reply(message) if inline else message.text)}
         if message.reasoning is not None:
-            result["reasoning_content"] = clean(message.reasoning)
+            result[self.forms.reasoning_key] = clean(message.reasoning)
         if message.tool_calls and not inline:
             result["tool_calls"] = [
                 call_dict(clean(call.id), clean(call.name), value)
                 for call, value in zip(message.tool_calls, arguments, strict=True)
+                if value is not None
             ]
         return result
-
-    def _arguments(self, call: ToolCall) -> Json | str | None:
-        """As the template takes them: an object, which a broken text isn't, or the raw text. None: not at all."""
-        text = clean(call.arguments)
-        value = _object(text) if self._takes_objects else None
-        return value if value is not None or not self._takes_text else text
 
     def _mark(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -144,45 +137,17 @@ class ChatTemplate:
         return "probe_tool" in rendered and _CALL_FORM.search(rendered) is not None
 
     def _shows_calls(self) -> bool:
-        return _CALL_FORM.search(self._try([USER, _calling({"x": SENTINEL})])) is not None
+        call = call_dict("call_0", "probe_tool", {"x": SENTINEL})
+        rendered = self._try([USER, {"role": "assistant", "content": "", "tool_calls": [call]}], [])
+        return SENTINEL in rendered and _CALL_FORM.search(rendered) is not None
 
-    def _shows_call(self, arguments: Json | str) -> bool:
-        return SENTINEL in self._try([USER, _calling(arguments)])
-
-    def _shows_results_of_text(self) -> bool:
-        """Or of nothing: a template that takes no results is refused for its own reason."""
-        result = {"role": "tool", "content": SENTINEL, "tool_call_id": "call_0", "name": "probe_tool"}
-        after_text = self._try([USER, {"role": "assistant", "content": "x"}, result])
-        return SENTINEL in after_text or SENTINEL not in self._try([USER, _calling({"x": "x"}), result])
-
-    def _wants_parts(self) -> bool:
-        """Some templates show a content only as a list of parts."""
-        message = {"role": "user", "content": SENTINEL}
-        return SENTINEL not in self._try([message]) and SENTINEL in self._try([_in_parts(message)])
-
-    def _try(self, messages: list[Json], tools: Sequence[Json] = ()) -> str:
+    def _try(self, messages: list[Json], tools: list[Json]) -> str:
         try:
             return self.render(messages, tools, prompt=False)
         except TemplateError:
             return ""
 
 
-def _calling(arguments: Json | str) -> Json:
-    return {"role": "assistant", "content": "", "tool_calls": [call_dict("call_0", "probe_tool", arguments)]}
-
-
 def call_dict(id: str, name: str, arguments: Json | str) -> Json:
     """A tool call as templates expect it."""
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def _object(text: str) -> Json | None:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _in_parts(message: Json) -> Json:
-    return message | {"content": [{"type": "text", "text": message["content"]}]}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -15,6 +14,7 @@ from agentrl.batch.rows import build_rows
 from agentrl.config import LimitsConfig, SamplingConfig
 from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, StepResult, tool_messages
 from agentrl.errors import TemplateError
+from agentrl.rollout.context import num_common
 from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.loop import AgentLoop, RolloutSpec
 from agentrl.rollout.parser import HermesParser, ToolCallParser, write_reply
@@ -23,8 +23,8 @@ from agentrl.rollout.samplers import EngineSampler
 from agentrl.testing.endpoint import Reply, ScriptedEndpoint
 from agentrl.testing.memory import MemoryRecorder
 from agentrl.tool import ToolResult, tool
-from agentrl.types import Artifacts, Grade, Message, Sample, StopReason, Task, ToolCall, Trajectory
-from tests.models.families import BY_TEMPLATE, renderer
+from agentrl.types import Artifacts, Grade, Message, Sample, StopReason, Task, ToolCall, Trajectory, Turn
+from tests.models.families import renderer, rerendering
 from tests.models.oracle import FIRST_ROUND_ONLY, HERMES, RESULTS_OF_CALLS_ONLY, Oracle, OracleRefused, shows_calls
 from tests.models.replies import StandInParser, awkward_ids, reply_text
 from tests.models.scenarios import Scenario
@@ -68,21 +68,41 @@ async def play(name: str, scenario: Scenario, endpoint: ScriptedEndpoint, client
         return Cell("refused", reason)
     oracle = Oracle(name, made.tokenizer, [] if made.tools_in_system else tools)
     script = write_script(name, scenario, made, oracle)
-    endpoint.seen.clear()
     endpoint.script = lambda seen: script.replies[seen.turn]
+    stage = Stage(name, scenario, script, oracle)
+    cell = await play_in_mode(stage, made, endpoint, client)
+    await play_in_mode(stage, rerendering(name), endpoint, client)
+    return cell
+
+
+@dataclass(frozen=True)
+class Stage:
+    """All that a cell needs besides the renderer."""
+
+    name: str
+    scenario: Scenario
+    script: Script
+    oracle: Oracle
+
+
+async def play_in_mode(stage: Stage, made: Renderer, endpoint: ScriptedEndpoint, client: HttpClient) -> Cell:
+    endpoint.seen.clear()
     recorder = MemoryRecorder()
-    sample = await run(scenario, made, script.parser, client, recorder)
-    check_ids(sample, recorder, endpoint, script)
-    assert sample.trajectory.turns[0].prompt_ids == made.start(scenario.first, tools)
+    sample = await run(stage.scenario, made, stage.script.parser, client, recorder)
+    trajectory = sample.trajectory
+    check_ids(trajectory, recorder, endpoint, stage.script)
     check_rows(sample)
-    check_control(sample.trajectory, made)
-    if sample.trajectory.stop_reason is StopReason.ENV_ERROR:
-        return Cell("refused", why_refused(sample.trajectory))
-    if scenario.ending != "cut":
-        check_messages(sample.trajectory, script)
-    expected = StopReason.TURN_LENGTH if scenario.ending == "cut" else StopReason.COMPLETED
-    assert sample.trajectory.stop_reason is expected, sample.trajectory.error
-    return compare(name, scenario, sample.trajectory, made, oracle)
+    check_control(trajectory, made)
+    if trajectory.stop_reason is StopReason.ENV_ERROR:
+        return Cell("refused", why_refused(trajectory))
+    is_cut = stage.scenario.ending == "cut"
+    expected = StopReason.TURN_LENGTH if is_cut else StopReason.COMPLETED
+    assert trajectory.stop_reason is expected, trajectory.error
+    if not is_cut:
+        check_messages(trajectory, stage.script)
+    if made.mode == "append" and stage.scenario.history is None:
+        check_one_line(trajectory)
+    return compare(stage, trajectory, made)
 
 
 @functools.cache
@@ -97,7 +117,7 @@ def refusal(name: str, with_tools: bool) -> str:
 
 def why_refused(trajectory: Trajectory) -> str:
     error = trajectory.error or ""
-    assert "TemplateError: the chat template of" in error or "an assistant message can't be appended" in error, error
+    assert "TemplateError: the chat template of" in error, error
     return error
 
 
@@ -119,7 +139,7 @@ def write_script(name: str, scenario: Scenario, made: Renderer, oracle: Oracle) 
         meanings[made.decode(ids[:-1])] = reply
         script.messages.append(reply)
         script.replies.append(spoil(scenario, index, ids, made))
-        history += [shown, *new]
+        history = [*(scenario.history if scenario.history and index == 0 else [*history, shown]), *new]
     return script
 
 
@@ -189,8 +209,9 @@ def environment(scenario: Scenario) -> type[Environment]:
             self.num_replies += 1
             if self.num_replies == len(scenario.replies):
                 return StepResult(terminated=True)
-            answers = scenario.answers[self.num_replies - 1 :][:1]
-            return StepResult(messages=[*tool_messages(reply, results), *itertools.chain(*answers)])
+            answers = itertools.chain(*scenario.answers[self.num_replies - 1 :][:1])
+            history = scenario.history if self.num_replies == 1 else None
+            return StepResult(messages=[*tool_messages(reply, results), *answers], history=history)
 
         @classmethod
         async def grade(
@@ -204,17 +225,23 @@ def environment(scenario: Scenario) -> type[Environment]:
 # ---- what must hold ----
 
 
-def check_ids(sample: Sample, recorder: MemoryRecorder, endpoint: ScriptedEndpoint, script: Script) -> None:
-    """Each prompt is the one before, what was sampled there, and new ids; all are recorded as they went over the wire."""
-    turns, seen = sample.trajectory.turns, endpoint.seen
-    assert len(turns) == len(seen) == len(recorder.turns) > 0
-    expected: list[int] = []
-    for turn, (_, recorded), request, reply in zip(turns, recorder.turns, seen, script.replies, strict=False):
-        expected = expected + recorded.prompt_ids
-        assert request.token_ids == expected == sample.trajectory.context(turn.index)
-        assert recorded.sampled_ids == reply.ids and recorded.logprobs == reply.logprobs
-        assert recorded.keep == len(expected) - len(recorded.prompt_ids)
-        expected = expected + reply.ids
+def check_ids(trajectory: Trajectory, recorder: MemoryRecorder, endpoint: ScriptedEndpoint, script: Script) -> None:
+    """What is recorded is what went over the wire, id by id."""
+    assert len(trajectory.turns) == len(endpoint.seen) == len(recorder.turns) > 0
+    for turn, (_, recorded), request in zip(trajectory.turns, recorder.turns, endpoint.seen, strict=True):
+        said = script.replies[turn.index]
+        assert request.token_ids == trajectory.context(turn.index)
+        assert recorded.sampled_ids == turn.sampled_ids == said.ids and recorded.logprobs == said.logprobs
+        assert (recorded.parent, recorded.keep, recorded.prompt_ids) == (turn.parent, turn.keep, turn.prompt_ids)
+
+
+def check_one_line(trajectory: Trajectory) -> None:
+    """Each prompt is the one before, what was sampled there, and new ids."""
+    for before, turn in itertools.pairwise(trajectory.turns):
+        assert turn.parent == before.index
+        assert trajectory.context(turn.index) == [
+            *trajectory.context(before.index), *before.sampled_ids, *turn.prompt_ids
+        ]  # fmt: skip
 
 
 def check_messages(trajectory: Trajectory, script: Script) -> None:
@@ -225,76 +252,106 @@ def check_messages(trajectory: Trajectory, script: Script) -> None:
 
 
 def check_rows(sample: Sample) -> None:
-    """One Row, whose mask is 1 on exactly the sampled ids, each once and with its own logprob (T3, T4)."""
-    (row,) = build_rows(sample)
-    turns = sample.trajectory.turns
-    assert row.ids.tolist() == sample.trajectory.full(len(turns) - 1)
-    mask = [[0] * len(turn.prompt_ids) + [1] * len(turn.sampled_ids) for turn in turns]
-    assert row.mask.tolist() == list(itertools.chain(*mask))
-    logprobs = list(itertools.chain.from_iterable(turn.logprobs for turn in turns))
-    assert row.logprobs[row.mask == 1].tolist() == logprobs and np.isnan(row.logprobs[row.mask == 0]).all()
+    """Each sampled id has mask 1 in exactly one Row, after its own context and with its own logprob (T3, T4)."""
+    counted: dict[int, list[int]] = {turn.index: [] for turn in sample.trajectory.turns}
+    for row in build_rows(sample):
+        assert row.ids.tolist() == sample.trajectory.full(row.end_turn)
+        assert np.isnan(row.logprobs[row.mask == 0]).all()
+        for turn in sample.trajectory.turns:
+            here = (row.turn_index == turn.index) & (row.mask == 1)
+            if here.any():
+                context = sample.trajectory.context(turn.index)
+                assert row.ids[: len(context)].tolist() == context
+                assert row.logprobs[here].tolist() == turn.logprobs
+                counted[turn.index] += row.ids[here].tolist()
+    assert counted == {turn.index: turn.sampled_ids for turn in sample.trajectory.turns}
 
 
 def check_control(trajectory: Trajectory, made: Renderer) -> None:
     """No control id comes from a message of the environment: those there are are what the template wrote."""
+    control = set(made.encoder.control.values())
     for turn in trajectory.turns[1:]:
-        control = made.encoder.control
-        num_ids = sum(id in set(control.values()) for id in turn.prompt_ids)
-        in_text = len(list(made.encoder.written_by_template(made.decode(turn.prompt_ids))))
-        in_contents = sum(len(list(made.encoder.written_by_template(m.text))) for m in turn.prompt_messages)
-        assert num_ids == in_text - in_contents
+        in_text = num_control(made, made.decode(turn.prompt_ids))
+        untrusted = [message for message in turn.prompt_messages if message.role != "assistant"]
+        in_contents = sum(num_control(made, message.text) for message in untrusted)
+        if continues(trajectory, turn):
+            assert sum(id in control for id in turn.prompt_ids) == in_text - in_contents
+
+
+def continues(trajectory: Trajectory, turn: Turn) -> bool:
+    return turn.parent is not None and turn.keep == len(trajectory.full(turn.parent))
+
+
+def num_control(made: Renderer, text: str) -> int:
+    return len(list(made.encoder.written_by_template(text)))
 
 
 # ---- against the template ----
 
 
-def compare(name: str, scenario: Scenario, trajectory: Trajectory, made: Renderer, oracle: Oracle) -> Cell:
-    """✓: the template's own rendering of the whole conversation, at every turn. Else it must be the template's doing."""
-    cell = Cell("✓")
-    as_text = not shows_calls(name) or (scenario.as_text and name not in HERMES | RESULTS_OF_CALLS_ONLY)
-    history: list[Message] = []
-    start = made.decode(trajectory.turns[0].prompt_ids)
+def compare(stage: Stage, trajectory: Trajectory, made: Renderer) -> Cell:
+    """✓: the template's own rendering of the whole conversation, at every turn. Else it must be the template's doing.
+
+    The renderings are compared from the first message on: before it stands what describes the tools.
+    """
+    cell, history = Cell("✓"), list[Message]()
     for turn in trajectory.turns:
-        history += turn.prompt_messages
+        is_replaced = stage.scenario.history is not None and turn.index == 1
+        history = [*([] if is_replaced else history), *turn.prompt_messages]
         if turn.index > 0:
-            text = made.decode(trajectory.context(turn.index)).removeprefix(start)
-            found = compare_turn(made, oracle, trajectory, turn.index, history, text)
+            found = compare_turn(stage, made, trajectory, turn, history)
             cell = cell if found.mark == "✓" else found
-        history.append(in_content(turn.message) if as_text else turn.message)
-    return cell
+        history.append(as_shown(stage, made, turn.message))
+    return Cell("branch", "the environment replaces the conversation") if stage.scenario.history else cell
 
 
-def compare_turn(
-    made: Renderer, oracle: Oracle, trajectory: Trajectory, index: int, history: list[Message], text: str
-) -> Cell:
-    turn, before = trajectory.turns[index], trajectory.turns[index - 1]
-    delta = made.decode(turn.prompt_ids)
-    first = trajectory.turns[0].prompt_messages
+def as_shown(stage: Stage, made: Renderer, reply: Message) -> Message:
+    """The calls as part of the text, where agentrl or the model writes them so."""
+    if made.mode == "rerender":
+        in_text = made.template.calls_in_content and made.template.forms.results_of_text
+    else:
+        in_text = not shows_calls(stage.name) or (
+            stage.scenario.as_text and stage.name not in HERMES | RESULTS_OF_CALLS_ONLY
+        )
+    return in_content(reply) if in_text else reply
+
+
+def compare_turn(stage: Stage, made: Renderer, trajectory: Trajectory, turn: Turn, history: list[Message]) -> Cell:
+    first = history[0].text
+    context, delta = made.decode(trajectory.context(turn.index)), made.decode(turn.prompt_ids)
+    played = context[context.index(first) :]
     try:
-        whole, played = oracle.render(history), oracle.render(first) + text
+        whole = stage.oracle.render(history)
     except OracleRefused as refused:  # the whole conversation, but perhaps not what follows the last reply
-        whole, played = oracle.render([*first, *last_round(before.message, turn.prompt_messages)]), ""
+        whole = stage.oracle.render([history[0], *last_round(trajectory.turns[turn.index - 1], turn)])
         reason = f"rendered anew it would be refused: {refused}"
     else:
+        whole = whole[whole.index(first) :]
         reason = first_difference(played, whole)
     if whole == played:
-        check_ordinary_ids(made, turn.prompt_messages, turn.prompt_ids, whole)
+        if continues(trajectory, turn):
+            check_ordinary_ids(made, turn, whole)
         return Cell("✓")
+    assert made.mode == "append", f"not what the template writes: {reason}"
     delta = delta if whole.endswith(delta) else delta.removeprefix(FIRST_ROUND_ONLY)
-    assert whole.endswith(delta), f"drift: the template ends with {whole[-len(delta) - 60 :]!r}, the prompt with {delta!r}"
+    assert whole.endswith(delta), (
+        f"drift: the template ends with {whole[-len(delta) - 60 :]!r}, the prompt with {delta!r}"
+    )
     return Cell("branch", reason)
 
 
 def first_difference(played: str, whole: str) -> str:
-    place = len(os.path.commonprefix([played, whole]))
+    place = num_common(played, whole)
     return f"{whole[place : place + 24]!r} for {played[place : place + 24]!r}"
 
 
-def last_round(reply: Message, new: list[Message]) -> list[Message]:
-    return [reply.model_copy(update={"content": "", "reasoning": None, "tool_calls": reply.tool_calls[:1]}), *new]
+def last_round(before: Turn, turn: Turn) -> list[Message]:
+    update = {"content": "", "reasoning": None, "tool_calls": before.message.tool_calls[:1]}
+    return [before.message.model_copy(update=update), *turn.prompt_messages]
 
 
-def check_ordinary_ids(made: Renderer, new: list[Message], ids: list[int], whole: str) -> None:
+def check_ordinary_ids(made: Renderer, turn: Turn, whole: str) -> None:
     """The new ids are those of the model's own tokenizer, where no content holds a control string."""
-    if not any(list(made.encoder.written_by_template(message.text)) for message in new):
-        assert made.tokenizer.encode(whole, add_special_tokens=False)[-len(ids) :] == ids
+    if not any(num_control(made, message.text) for message in turn.prompt_messages):
+        ids = made.tokenizer.encode(whole, add_special_tokens=False)
+        assert ids[-len(turn.prompt_ids) :] == turn.prompt_ids

@@ -189,3 +189,11 @@ def tokenizer(name: str, template: str | None = None) -> Any:
 def renderer(name: str) -> Renderer:
     made = tokenizer(name)
     return Renderer(made, stop_ids=made.convert_tokens_to_ids(list(BY_TEMPLATE[name].stops)))
+
+
+@functools.cache
+def rerendering(name: str) -> Renderer:
+    """The same in the other mode."""
+    other = copy.copy(renderer(name))
+    other.mode = "rerender"
+    return other

@@ -13,12 +13,12 @@ _PARTS = frozenset({"smolvlm", "idefics3", "llava_next"})
 _TEXT_ARGUMENTS = frozenset({"deepseekv3"})
 HERMES = frozenset({"qwen2_5", "qwen3", "qwen3_instruct_2507", "qwen3_vl"})
 """Templates that write calls as agentrl's default parser reads them."""
-RESULTS_OF_CALLS_ONLY = frozenset(
-    {"gptoss", "gemma4", "gemma4_v3", "gemma4_v4", "gemma4_v5", "diffusion_gemma"}
-)
+RESULTS_OF_CALLS_ONLY = frozenset({"gptoss", "gemma4", "gemma4_v3", "gemma4_v4", "gemma4_v5", "diffusion_gemma"})
 """Templates that refuse or drop results where the reply's calls are part of its text."""
 FIRST_ROUND_ONLY = "<｜tool▁outputs▁begin｜>"
 """DeepSeek's templates write it in the first round of tools and forget it in later ones; agentrl writes it in each."""
+_THINKING = frozenset({"gptoss", "lfm2_2_5"})
+"""Templates that call reasoning so."""
 _NO_CALLS = frozenset(
     {"smollm2", "qwen2_5_vl", "llama3", "lfm2", "smolvlm", "idefics3", "deepseek_r1_distill", "gemma", "gemma3"}
     | {"cohere", "cohere2", "phi3", "phi3_5", "llava_next"}
@@ -60,7 +60,7 @@ class Oracle:
             content = [{"type": "text", "text": content}]
         found: dict[str, Any] = {"role": message.role, "content": content}
         if message.reasoning is not None:
-            found["reasoning_content"] = message.reasoning
+            found["thinking" if self.name in _THINKING else "reasoning_content"] = message.reasoning
         if message.tool_calls:
             found["tool_calls"] = [self._call(call) for call in message.tool_calls]
         if message.role == "tool":

@@ -40,7 +40,7 @@ def reply_text(
     if found:
         place, stop = min(found)
         return body[: place + len(stop)]
-    return body.rstrip("\n") + _stop(name, reply)
+    return body.rstrip("\n") + _stop(name, body)
 
 
 def _without_empty_block(oracle: Oracle, body: str, later: Sequence[Message]) -> str:
@@ -53,10 +53,10 @@ def _without_empty_block(oracle: Oracle, body: str, later: Sequence[Message]) ->
     return without if body not in shown and without in shown else body
 
 
-def _stop(name: str, reply: Message) -> str:
+def _stop(name: str, body: str) -> str:
     """GLM's template writes no end: the model samples the next message's opening."""
     if name == "glm4moe":
-        return "<|observation|>" if reply.tool_calls else "<|user|>"
+        return "<|observation|>" if "<tool_call>" in body else "<|user|>"
     return BY_TEMPLATE[name].eos
 
 
@@ -109,4 +109,3 @@ class StandInParser(ToolCallParser):
             for call in meant.tool_calls
         ]
         return ParsedReply(message=meant, calls=calls)
-

@@ -27,6 +27,8 @@ class Scenario:
     first: list[Message] = field(default_factory=lambda: [user("What is there?")])
     results: list[str] = field(default_factory=list)
     """What the tool returns, call by call."""
+    history: list[Message] | None = None
+    """What the environment puts in the place of the conversation after the first reply."""
     ending: Ending = "stop"
     as_text: bool = False
     """Calls are written in the form that agentrl describes, not in the template's own."""
@@ -147,12 +149,14 @@ SCENARIOS = (
     ),
     Scenario(
         name="summary turn",
-        replies=[said("A door."), said("Summary: one door."), said("Yes.")],
-        answers=[[user("Summarise what you saw.")], [user("Is there a door?")]],
+        replies=[said("A door."), said("Yes."), said("No.")],
+        history=[user("Until now: there is a door.")],
+        answers=[[user("Is it open?")], [user("Is it red?")]],
     ),
     Scenario(
         name="history edit",
-        replies=[said("A door."), said("x")],
-        answers=[[said("A shorter history."), user("Go on?")]],
+        replies=[said("A door, at great length."), said("Yes."), said("No.")],
+        history=[user("What is there?"), said("A door.")],
+        answers=[[user("Is it open?")], [user("Is it red?")]],
     ),
 )
