@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -25,10 +26,22 @@ from agentrl.testing.memory import MemoryRecorder
 from agentrl.tool import ToolResult, tool
 from agentrl.types import Artifacts, Grade, Message, Sample, StopReason, Task, ToolCall, Trajectory, Turn
 from tests.models.families import renderer, rerendering
-from tests.models.oracle import FIRST_ROUND_ONLY, HERMES, RESULTS_OF_CALLS_ONLY, Oracle, OracleRefused, shows_calls
+from tests.models.oracle import (
+    FIRST_ROUND_ONLY,
+    HERMES,
+    HISTORY_ENDS,
+    RESULTS_OF_CALLS_ONLY,
+    Oracle,
+    OracleRefused,
+    shows_calls,
+)
 from tests.models.replies import StandInParser, awkward_ids, reply_text
 from tests.models.scenarios import Scenario
 
+THINKING = re.compile(
+    r"<think>.*?</think>|<\|channel>thought.*?<channel\|>|<\|channel\|>analysis.*?<\|start\|>assistant", re.DOTALL
+)
+"""As Qwen and others write it, Gemma 4, and gpt-oss."""
 Mark = Literal["✓", "branch", "refused"]
 
 
@@ -324,25 +337,53 @@ def compare_turn(stage: Stage, made: Renderer, trajectory: Trajectory, turn: Tur
         whole = stage.oracle.render(history)
     except OracleRefused as refused:  # the whole conversation, but perhaps not what follows the last reply
         whole = stage.oracle.render([history[0], *last_round(trajectory.turns[turn.index - 1], turn)])
-        reason = f"rendered anew it would be refused: {refused}"
+        reason = f"the template refuses to render it anew: {refused}"
     else:
         whole = whole[whole.index(first) :]
-        reason = first_difference(played, whole)
+        reason = difference(played, whole, made)
     if whole == played:
         if continues(trajectory, turn):
             check_ordinary_ids(made, turn, whole)
         return Cell("✓")
     assert made.mode == "append", f"not what the template writes: {reason}"
-    delta = delta if whole.endswith(delta) else delta.removeprefix(FIRST_ROUND_ONLY)
-    assert whole.endswith(delta), (
-        f"drift: the template ends with {whole[-len(delta) - 60 :]!r}, the prompt with {delta!r}"
-    )
+    check_tail(stage, made, trajectory.turns[turn.index - 1], delta, whole)
     return Cell("branch", reason)
 
 
-def first_difference(played: str, whole: str) -> str:
+def check_tail(stage: Stage, made: Renderer, before: Turn, delta: str, whole: str) -> None:
+    """What follows the reply is what the template writes there, though it writes the reply otherwise."""
+    delta = delta if whole.endswith(delta) else delta.removeprefix(FIRST_ROUND_ONLY)
+    assert whole.endswith(delta), f"drift: the template ends with {whole[-len(delta) - 60 :]!r}, not with {delta!r}"
+    if stage.scenario.ending == "stop":
+        ends = end_strings(made)
+        sampled = made.decode(before.sampled_ids[-1:])
+        opens = delta.startswith(ends) and not delta.startswith(sampled)  # the model stopped on something else
+        assert opens or whole.removesuffix(delta).rstrip().endswith(ends), f"drift: no end before {delta!r}"
+
+
+def difference(played: str, whole: str, made: Renderer) -> str:
+    """What the template did to the replies, in words where there are some."""
+    ends = re.compile("|".join(map(re.escape, end_strings(made))))
+    for what, normal in (
+        ("white space", without_space),
+        ("thinking is dropped or written in another way", lambda text: without_space(THINKING.sub("", text))),
+        ("another end token", lambda text: without_space(ends.sub("<end>", THINKING.sub("", text)))),
+    ):
+        if normal(played) == normal(whole):
+            return what
+    played, whole = normal(played), normal(whole)
     place = num_common(played, whole)
-    return f"{whole[place : place + 24]!r} for {played[place : place + 24]!r}"
+    if ">" not in played[played.rfind("<", 0, place) : place]:  # not in the middle of a tag
+        place = played.rfind("<", 0, place)
+    return f"`{whole[place : place + 24]}` for `{played[place : place + 24]}`"
+
+
+def end_strings(made: Renderer) -> tuple[str, ...]:
+    return *(made.decode([id]) for id in made.stop_ids), *HISTORY_ENDS
+
+
+def without_space(text: str) -> str:
+    return "".join(text.split())
 
 
 def last_round(before: Turn, turn: Turn) -> list[Message]:

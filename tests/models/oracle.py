@@ -17,6 +17,8 @@ RESULTS_OF_CALLS_ONLY = frozenset({"gptoss", "gemma4", "gemma4_v3", "gemma4_v4",
 """Templates that refuse or drop results where the reply's calls are part of its text."""
 FIRST_ROUND_ONLY = "<｜tool▁outputs▁begin｜>"
 """DeepSeek's templates write it in the first round of tools and forget it in later ones; agentrl writes it in each."""
+HISTORY_ENDS = ("<|end|>", "<|eom|>")
+"""End tokens that stand in the history though nobody stops at them."""
 _THINKING = frozenset({"gptoss", "lfm2_2_5"})
 """Templates that call reasoning so."""
 _NO_CALLS = frozenset(

@@ -36,6 +36,8 @@ def reply_text(
         body = _by_hand(opens_think, reply)
     elif reply.reasoning and reply.reasoning not in body:
         body = f"<think>\n{reply.reasoning}\n</think>\n\n{body}"
+    if reply.text not in body:  # trimmed: the model doesn't
+        body = body.replace(reply.text.strip(), reply.text, 1)
     found = [(body.index(stop), stop) for stop in stops if stop in body]
     if found:
         place, stop = min(found)
