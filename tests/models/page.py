@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 from agentrl.rollout.http_client import HttpClient
@@ -26,22 +27,22 @@ Which chat templates agentrl follows turn by turn, found out by playing. `tests/
 after a change with `python -m tests.models.page`. A test fails where it differs from what the matrix gives.
 
 Each template plays each scenario through the real AgentLoop, in both modes of `rollout.renderer_mode`, against a
-scripted endpoint that says awkward ids: one id per character, stray special tokens, odd ends. In every cell the ids that
-the endpoint saw are those that were recorded, each sampled id has mask 1 in exactly one Row, after the context in which
-it was sampled, text from tools and users gives no control id, and the contexts as text are what the template itself
-writes, rendered by transformers alone. The cells say how:
+scripted endpoint that says awkward ids: one id per character, stray special tokens, odd ends. In every cell the ids
+that the endpoint saw are those that were recorded, each sampled id has mask 1 in exactly one Row, after the context in
+which it was sampled, text from tools and users gives no control id, and the contexts as text are what the template
+itself writes, rendered by transformers alone. The cells say how:
 
 - **✓** `append` gives the template's own rendering of the whole conversation.
 - **branch** the template writes what was said in another way than it was sampled, or the environment replaced it.
   `append` keeps what was sampled and adds what the template writes behind it; `rerender` starts a branch where the
   ids differ.
-- **refused** the run stops before its first rollout, with a reason that says what to change. Where only one kind of step
-  is refused (two user messages in a row), that rollout ends as `env_error` with the reason.
+- **refused** the run stops before its first rollout, with a reason that says what to change. Where only one kind of
+  step is refused (two user messages in a row), that rollout ends as `env_error` with the reason.
 
 The templates are the base ones of trl {version} (`chat_templates/`) and SmolLM2's own. Only SmolLM2's tokenizer is the
 model's; the others are *synthetic*: SmolLM2's vocabulary with the family's control strings as added tokens. So texts
-are exact for every template, ids for the mechanism. Calls in a form that agentrl has no parser for are read by a stand-in;
-scenario 7 plays each template with the calls that agentrl describes in the system message.
+are exact for every template, ids for the mechanism. Calls in a form that agentrl has no parser for are read by a
+stand-in; scenario 7 plays each template with the calls that agentrl describes in the system message.
 """
 
 
@@ -54,10 +55,10 @@ async def row(name: str) -> Row:
     return _ROWS[name]
 
 
-def write_page(rows: Mapping[str, Row], version: str) -> str:
+def write_page(rows: Mapping[str, Row]) -> str:
     notes = Notes()
     parts = [
-        _INTRO.format(version=version),
+        _INTRO.format(version=version("trl")),
         "## Templates\n",
         *_facts(rows),
         "\n## Scenarios\n",
@@ -128,12 +129,6 @@ async def all_rows() -> dict[str, Row]:
     return {name: await row(name) for name in TEMPLATES}
 
 
-def trl_version() -> str:
-    from importlib.metadata import version
-
-    return version("trl")
-
-
 if __name__ == "__main__":
-    PAGE.write_text(write_page(asyncio.run(all_rows()), trl_version()), encoding="utf-8")
+    PAGE.write_text(write_page(asyncio.run(all_rows())), encoding="utf-8")
     print(f"wrote {PAGE}")
