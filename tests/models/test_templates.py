@@ -26,7 +26,8 @@ OBJECTS = CHATML.replace("CALL", "{% for k, v in call.function.arguments.items()
 TEXTS = CHATML.replace("CALL", " {{ call.function.arguments + '' }}")
 NEEDS_CALL = (
     "{%- for m in messages %}{% if m.role == 'tool' and messages[loop.index0 - 1].role != 'tool' "
-    "and not messages[loop.index0 - 1].tool_calls %}{{ raise_exception('a result without a call') }}{% endif %}{% endfor %}"
+    "and not messages[loop.index0 - 1].tool_calls %}{{ raise_exception('a result without a call') }}{% endif %}"
+    "{% endfor %}"
 )
 NEEDS_USER = (
     "{%- if tools and not messages | selectattr('role', 'equalto', 'user') | list %}"
