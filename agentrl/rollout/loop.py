@@ -25,11 +25,12 @@ from agentrl.rollout.faults import MAX_ERROR_CHARACTERS, describe, with_causes
 from agentrl.rollout.grading import measure
 from agentrl.rollout.hooks import Hooks
 from agentrl.rollout.limits import call_budget, cap_observation
-from agentrl.rollout.parser import ToolCallParser, bad_call_observation
+from agentrl.rollout.parser import ParsedReply, ToolCallParser, bad_call_observation
 from agentrl.rollout.recorder import Recorder
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.retry import engine_error_behind
 from agentrl.rollout.samplers import ReplySampler
+from agentrl.rollout.structured import check_reply
 from agentrl.rollout.threads import Threads
 from agentrl.rollout.tools import ToolRunner
 from agentrl.tool import Tool, ToolContext, ToolResult
@@ -39,7 +40,6 @@ from agentrl.types import (
     Message,
     ParsedCall,
     Sample,
-    Sampler,
     StopReason,
     Task,
     Trajectory,
@@ -88,6 +88,8 @@ class _Episode:
     ids: list[int] = field(default_factory=list)
     """The full context so far."""
     messages: list[Message] = field(default_factory=list)
+    num_sampled: int = 0
+    """Tokens that count against limits.max_episode_tokens."""
     num_bad_replies: int = 0
     """Replies in a row whose calls were all unusable."""
 
@@ -190,7 +192,7 @@ class AgentLoop:
         new_ids = self.renderer.start(new_messages, specs)
         while len(episode.trajectory.turns_of()) < self.limits.max_turns:
             num_context = len(episode.ids) + len(new_ids)
-            max_tokens, bound = call_budget(self.limits, self.window, num_context, episode.trajectory.num_sampled)
+            max_tokens, bound = call_budget(self.limits, self.window, num_context, episode.num_sampled)
             if max_tokens < 1:
                 return bound
             turn, is_cut = await self._sample_turn(episode, new_ids, new_messages, max_tokens)
@@ -224,6 +226,7 @@ class AgentLoop:
         episode.messages += new_messages
         request_id = f"{trajectory.id}-{len(trajectory.turns)}"
         generation = await self._generate(episode, params, request_id)
+        episode.num_sampled += generation.num_sampled
         turn = self._make_turn(episode, generation, params, new_ids, new_messages, keep)
         turn.started_at = started_at
         turn.timings["sample"] = time.monotonic() - started
@@ -234,7 +237,7 @@ class AgentLoop:
         return turn, generation.finish_reason == "length"
 
     async def _generate(self, episode: _Episode, params: SamplingParams, request_id: str) -> Generation:
-        """Raises EngineError for whatever the sampler raises or doesn't do in time; a script's errors are env_error."""
+        """Raises EngineError for what isn't done in time, and for whatever the sampler raises but RolloutFault."""
         timeout_s = self.limits.turn_timeout_s
         limit = asyncio.timeout(timeout_s)
         try:
@@ -249,8 +252,6 @@ class AgentLoop:
                     engine_error_behind(error),
                 )
                 raise EngineError(f"{text}; caused by {with_causes(fault)}" if fault else text) from fault
-            if episode.sampler.kind is not Sampler.ENGINE:
-                raise RolloutFault.of(StopReason.ENV_ERROR, describe("environment.oracle", error)) from error
             raise EngineError(describe(f"the engine's client, asked for {request_id},", error)) from error
 
     def _params(self, trajectory: Trajectory, index: int, max_tokens: int) -> SamplingParams:
@@ -273,14 +274,7 @@ class AgentLoop:
         keep: int,
     ) -> Turn:
         index, earlier = len(episode.trajectory.turns), episode.trajectory.turns_of()
-        parsed = self.parser.parse(
-            generation.ids,
-            self.renderer.decode,
-            tools={tool.name: tool for tool in episode.env.tools},
-            stop_ids=self.renderer.stop_ids,
-            truncated=generation.finish_reason == "length",
-            call_prefix=f"call_{index}_",
-        )
+        parsed = self._read_reply(generation, {tool.name: tool for tool in episode.env.tools}, f"call_{index}_")
         for call in parsed.calls:
             if call.arguments is not None:
                 call.status = CallStatus.NOT_RUN  # until it has run
@@ -295,7 +289,21 @@ class AgentLoop:
             prompt_messages=list(new_messages),
             message=parsed.message,
             tool_calls=parsed.calls,
-            sampler=Sampler.IMPORT if generation.is_text else episode.sampler.kind,
+            sampler=generation.sampler,
+        )
+
+    def _read_reply(self, generation: Generation, tools: Mapping[str, Tool], call_prefix: str) -> ParsedReply:
+        """Message and calls, parsed from the ids or as the server has read them."""
+        is_cut = generation.finish_reason == "length"
+        if generation.message is not None:
+            return check_reply(generation.message, tools=tools, truncated=is_cut, call_prefix=call_prefix)
+        return self.parser.parse(
+            generation.ids,
+            self.renderer.decode,
+            tools=tools,
+            stop_ids=self.renderer.stop_ids,
+            truncated=is_cut,
+            call_prefix=call_prefix,
         )
 
     # ---- tools and the environment's answer ----
@@ -396,7 +404,7 @@ def _engine_calls(generation: Generation, params: SamplingParams) -> list[Engine
             request_id=generation.request_id,
             engine=generation.engine,
             finish_reason=generation.finish_reason,
-            sampling=params.to_json(),
+            sampling=generation.sampling or params.to_json(),
         )
         for span in generation.spans
     ]

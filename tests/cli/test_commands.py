@@ -124,7 +124,8 @@ def test_a13_an_evaluation_goes_on_where_a_server_gives_text_alone(
         run = store.runs()[0].id
         turns = [turn for found in store.find_trajectories(run=run) for turn in store.load_trajectory(found.id).turns]
     assert {turn.message.content for turn in turns} == {"Answer: 5"}
-    assert all(turn.sampler is Sampler.IMPORT and turn.sampled_ids and not turn.calls for turn in turns)
+    assert all(turn.sampler is Sampler.TEXT and turn.sampled_ids for turn in turns)
+    assert {call.version for turn in turns for call in turn.calls} == {-1}
     assert all(math.isnan(logprob) for turn in turns for logprob in turn.logprobs)
 
 
