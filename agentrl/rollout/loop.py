@@ -24,7 +24,7 @@ from agentrl.rollout.client import Generation, SamplingParams
 from agentrl.rollout.faults import MAX_ERROR_CHARACTERS, describe, with_causes
 from agentrl.rollout.grading import measure
 from agentrl.rollout.hooks import Hooks
-from agentrl.rollout.limits import call_budget, cap_observation
+from agentrl.rollout.limits import call_budget, ending_of_cut
 from agentrl.rollout.parser import ParsedReply, ToolCallParser, bad_call_observation
 from agentrl.rollout.recorder import Recorder
 from agentrl.rollout.renderer import Renderer
@@ -33,6 +33,7 @@ from agentrl.rollout.samplers import ReplySampler
 from agentrl.rollout.structured import check_reply
 from agentrl.rollout.threads import Threads
 from agentrl.rollout.tools import ToolRunner
+from agentrl.rollout.unrendered import Unrendered
 from agentrl.tool import Tool, ToolContext, ToolResult
 from agentrl.types import (
     CallStatus,
@@ -103,7 +104,7 @@ class AgentLoop:
         env_class: type[Environment],
         env_config: EnvironmentConfig,
         sampler: Callable[[Environment, Task], ReplySampler],
-        renderer: Renderer,
+        renderer: Renderer | Unrendered,
         parser: ToolCallParser,
         recorder: Recorder,
         limits: LimitsConfig,
@@ -111,7 +112,10 @@ class AgentLoop:
         window: int,
         chat: ChatClient | None = None,
     ) -> None:
-        """`window` is the engine's context length in tokens; `chat`: who answers `ctx.chat`."""
+        """`window` is the engine's context length in tokens; `chat`: who answers `ctx.chat`.
+
+        Unrendered: there is no tokenizer, so the sampler must give messages; only the server knows its window then.
+        """
         self.env_class = env_class
         self.env_config = env_config
         self.sampler = sampler
@@ -195,9 +199,9 @@ class AgentLoop:
             max_tokens, bound = call_budget(self.limits, self.window, num_context, episode.num_sampled)
             if max_tokens < 1:
                 return bound
-            turn, is_cut = await self._sample_turn(episode, new_ids, new_messages, max_tokens)
-            if is_cut:
-                return bound
+            turn, generation = await self._sample_turn(episode, new_ids, new_messages, max_tokens)
+            if generation.finish_reason == "length":
+                return ending_of_cut(generation, max_tokens, bound)
             step = await self._answer(episode, turn)
             if step.terminated or step.truncated:
                 return StopReason.COMPLETED if step.terminated else StopReason.ENV_TRUNCATED
@@ -215,8 +219,8 @@ class AgentLoop:
 
     async def _sample_turn(
         self, episode: _Episode, new_ids: list[int], new_messages: list[Message], max_tokens: int
-    ) -> tuple[Turn, bool]:
-        """Sample and record one turn; True: the reply was cut by its token limit."""
+    ) -> tuple[Turn, Generation]:
+        """Sample and record one turn."""
         trajectory = episode.trajectory
         locate(turn=len(trajectory.turns))
         started_at, started = time.time(), time.monotonic()
@@ -234,7 +238,7 @@ class AgentLoop:
         episode.messages.append(turn.message)
         trajectory.turns.append(turn)
         await self.recorder.add_turn(trajectory, turn)
-        return turn, generation.finish_reason == "length"
+        return turn, generation
 
     async def _generate(self, episode: _Episode, params: SamplingParams, request_id: str) -> Generation:
         """Raises EngineError for what isn't done in time, and for whatever the sampler raises but RolloutFault."""
@@ -336,9 +340,7 @@ class AgentLoop:
 
     def _capped(self, messages: list[Message]) -> list[Message]:
         def cap(message: Message) -> Message:
-            text = cap_observation(
-                message.text, self.limits.max_observation_tokens, self.renderer.encode_text, self.renderer.decode
-            )
+            text = self.renderer.cap(message.text, self.limits.max_observation_tokens)
             return message if text == message.text else message.model_copy(update={"content": text})
 
         return [cap(message) for message in messages]

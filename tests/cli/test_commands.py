@@ -104,9 +104,12 @@ def test_train_prints_progress_and_what_to_type_next(
     assert "name=a-run" in capsys.readouterr().err
 
 
-def test_eval_of_a_running_server(place: tuple[Path, Path], model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with endpoint() as url:
-        assert main(["eval", *overrides(place, f"engine.url='{url}'", "engine.key=hush")]) == 0
+def test_eval_of_a_running_server(
+    place: tuple[Path, Path], model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "hush")
+    with endpoint(key="hush") as url:
+        assert main(["eval", *overrides(place, f"engine.url='{url}'", "engine.key_env=MY_KEY")]) == 0
     assert "held-out success (greedy): 0.000" in capsys.readouterr().out
     assert b"hush" not in (place[0] / "agentrl.db").read_bytes()
 
