@@ -350,7 +350,8 @@ def load_renderer(run: Run, model_path: str | Path) -> Renderer:
 def hosted_renderer(run: Run) -> Unrendered:
     """What stands in for the renderer where only an endpoint has the model."""
     engine = run.config.engine
-    run.event("model", path=engine.model, url=hide_passwords(engine.url or ""), renderer_mode=Unrendered.mode)
+    url = hide_passwords(engine.url or "")
+    run.event("model", path=engine.model, folder=url, tools_in_system=False, renderer_mode=Unrendered.mode)
     return Unrendered()
 
 

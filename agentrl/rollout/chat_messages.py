@@ -35,7 +35,8 @@ def to_request(message: Message) -> Json:
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in message.tool_calls
         ]
-    optional = {"tool_call_id": message.tool_call_id, "name": message.name}
+    # A tool's result is known by its call; not every endpoint takes a name there.
+    optional = {"tool_call_id": message.tool_call_id} if message.role == "tool" else {"name": message.name}
     return body | {name: value for name, value in optional.items() if value is not None}
 
 

@@ -129,7 +129,8 @@ def problem_of(body: Json) -> str | None:
     """What OpenAI's endpoint would refuse in a request; None: nothing."""
     open_calls: set[str] = set()
     for place, message in enumerate(body["messages"]):
-        if unknown := message.keys() - {"role", "content", "name", "tool_calls", "tool_call_id"}:
+        own = {"tool": {"tool_call_id"}, "assistant": {"tool_calls", "name"}}.get(message["role"], {"name"})
+        if unknown := message.keys() - {"role", "content"} - own:
             return f"messages[{place}] has unknown keys {sorted(unknown)}"
         if message["role"] == "tool":
             if message.get("tool_call_id") not in open_calls:
