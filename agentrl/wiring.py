@@ -162,6 +162,14 @@ async def open_player(run: Run, model: Path | None) -> AsyncIterator[Player]:
             )
 
 
+def start_sampling(config: RunConfig) -> SamplingParams:
+    """Parameters of a first request that has all which the run will use: greedy, since that is what is refused most."""
+    sampling = config.sampling
+    return SamplingParams(
+        max_tokens=config.limits.max_turn_tokens, temperature=0.0, top_p=sampling.top_p, top_k=sampling.top_k, seed=0
+    )
+
+
 @asynccontextmanager
 async def open_chat(run: Run, model: Path | None) -> AsyncIterator[Player]:
     """The chat endpoint at engine.url, once it has answered: URL, key, model, tools and parameters are then right."""
@@ -169,9 +177,9 @@ async def open_chat(run: Run, model: Path | None) -> AsyncIterator[Player]:
     require_open_files(config.rollout.concurrency)
     renderer = hosted_renderer(run) if config.is_hosted or model is None else load_renderer(run, model)
     async with ChatClient(config.engine) as client:
-        params = SamplingParams(max_tokens=config.limits.max_turn_tokens, temperature=0.0, seed=0)
         hello = Message(role="user", content="Say hello.")
-        await client.ask([hello], sampling=chat_sampling(params), request_id="start-check", tools=run.tool_specs())
+        sampling = chat_sampling(start_sampling(config))
+        await client.ask([hello], sampling=sampling, request_id="start-check", tools=run.tool_specs())
         yield Player(
             run=run,
             renderer=renderer,

@@ -26,7 +26,8 @@ MAX_SEED = 2**31
 """Seeds stay below: some endpoints take no larger ones."""
 _OTHER_NAMES = {"max_tokens": "max_completion_tokens"}
 """Endpoints that don't know a parameter may know it by another name."""
-_UNKNOWN = re.compile(r"unsupported|not support|deprecated|unknown|unrecogni[sz]ed|not permitted", re.IGNORECASE)
+_UNKNOWN = re.compile("unsupported|not support|deprecated|unknown|unrecogni[sz]ed|unexpected|not permitted", re.I)
+"""How they say so: OpenAI, Anthropic, vLLM, transformers, Mistral."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

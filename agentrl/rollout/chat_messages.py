@@ -32,7 +32,7 @@ def to_request(message: Message) -> Json:
     body: Json = {"role": message.role, "content": message.text}
     if message.tool_calls:
         body["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _readable(call.arguments)}}
             for call in message.tool_calls
         ]
     # A tool's result is known by its call; not every endpoint takes a name there.
@@ -60,6 +60,16 @@ def read_completion(answer: Json) -> Completion:
 def written(message: Message) -> str:
     """All that a reply says, as one text: for counting only, each endpoint has a form of its own."""
     return "\n".join([message.text, *(f"{call.name} {call.arguments}" for call in message.tool_calls)])
+
+
+def _readable(arguments: str) -> str:
+    """Raw arguments as they are, where they are a JSON object; else within one: many servers (vLLM, transformers) break
+    on a history that holds others, and the agent's fault would look like theirs."""
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        value = None
+    return arguments if isinstance(value, dict) else json.dumps({"unreadable": arguments}, ensure_ascii=False)
 
 
 def _text(content: Any) -> str:

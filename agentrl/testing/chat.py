@@ -1,6 +1,6 @@
 """A chat endpoint that plays a script: the API behind `ctx.chat` and engine.api=chat, with faults on demand.
 
-It takes what OpenAI's takes: a request out of form is answered with 400, as are parameters that it is told not to know.
+A request that is out of OpenAI's form is answered with 400, as are parameters that it is told not to know.
 In a process of its own, it says what a list holds in turn, by the number of replies in the conversation::
 
     python -m agentrl.testing.chat --replies '["Hello.", "Answer: 5"]'
@@ -23,6 +23,7 @@ from aiohttp import web
 Json = dict[str, Any]
 ChatFault = Literal["hang", "garbage", "no_choices", "no_text", "flood", "drop", "overflow"]
 FLOOD_BYTES = 20 * 1024**2
+UNSUPPORTED = "Unsupported parameter: '{}' is not supported with this model."
 OVERFLOW = "This model's maximum context length is 10 tokens. Please reduce the length of the messages."
 
 
@@ -61,17 +62,20 @@ class ScriptedChat:
         faults: list[int | ChatFault] | None = None,
         retry_after_s: float = 0.0,
         unknown: Collection[str] = (),
+        unknown_words: str = UNSUPPORTED,
         port: int = 0,
     ) -> None:
         """`key`: other keys get 401. `faults`: what the first requests get, one each: an HTTP status, or a fault.
 
-        `retry_after_s`: for how long errors ask to be left alone. `unknown`: parameters that are refused.
+        `retry_after_s`: for how long errors ask to be left alone. `unknown`: parameters that are refused,
+        in the words `unknown_words`.
         """
         self.say = say
         self.key = key
         self.faults = list(faults or [])
         self.retry_after_s = retry_after_s
         self.unknown = unknown
+        self.unknown_words = unknown_words
         self.seen: list[Json] = []
         """The body of every request, in the order of arrival."""
         self.url = ""
@@ -103,7 +107,7 @@ class ScriptedChat:
         if (problem := problem_of(body)) is not None:
             return self._error(400, problem)
         if refused := [name for name in body if name in self.unknown]:
-            return self._error(400, f"Unsupported parameter: '{refused[0]}' is not supported with this model.")
+            return self._error(400, self.unknown_words.format(refused[0]))
         return web.json_response(_completion(self.say(body["messages"])))
 
     async def _fault(self, request: web.Request, fault: int | ChatFault) -> web.StreamResponse:
@@ -126,7 +130,7 @@ class ScriptedChat:
 
 
 def problem_of(body: Json) -> str | None:
-    """What OpenAI's endpoint would refuse in a request; None: nothing."""
+    """What the strictest of OpenAI's, vLLM's and transformers' servers would refuse in a request; None: nothing."""
     open_calls: set[str] = set()
     for place, message in enumerate(body["messages"]):
         own = {"tool": {"tool_call_id"}, "assistant": {"tool_calls", "name"}}.get(message["role"], {"name"})
@@ -139,11 +143,18 @@ def problem_of(body: Json) -> str | None:
         elif open_calls:
             return f"messages[{place}]: tool_call_ids without an answer: {sorted(open_calls)}"
         for call in message.get("tool_calls", ()):
-            if call.get("type") != "function" or not isinstance(call["function"].get("arguments"), str):
-                return f"messages[{place}]: a tool call must have type 'function' and its arguments as a string"
+            if call.get("type") != "function" or not _is_object(call["function"].get("arguments")):
+                return f"messages[{place}]: a tool call must have type 'function' and a JSON object as its arguments"
             open_calls.add(call["id"])
     wrong = [tool for tool in body.get("tools", ()) if tool.get("type") != "function" or "name" not in tool["function"]]
     return f"tools: {wrong[0]} is no function" if wrong else None
+
+
+def _is_object(text: object) -> bool:
+    try:
+        return isinstance(text, str) and isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
 
 
 def _completion(said: str | ChatSays) -> Json:

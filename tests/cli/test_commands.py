@@ -141,6 +141,16 @@ def test_a13_an_evaluation_goes_on_where_a_server_gives_text_alone(
     assert all(math.isnan(logprob) for turn in turns for logprob in turn.logprobs)
 
 
+def test_a_server_that_doesnt_know_its_window_can_be_told_it(
+    place: tuple[Path, Path], model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with endpoint(max_model_len=0) as url:
+        told = overrides(place, f"engine.url='{url}'", "eval.sampled=false")
+        assert main(["eval", *told]) == 1
+        assert "set limits.max_context_tokens" in capsys.readouterr().err
+        assert main(["eval", *told, "limits.max_context_tokens=500"]) == 0
+
+
 ANSWER = calling(("calculator", '{"expression": "2 + 3"}'))
 
 

@@ -102,6 +102,9 @@ async def test_each_call_of_a_reply_ends_in_its_own_status_and_the_good_one_runs
         CallStatus.INVALID_ARGUMENTS, CallStatus.UNKNOWN_TOOL, CallStatus.INVALID_JSON, CallStatus.OK,
     ]  # fmt: skip
     assert first.tool_calls[2].arguments is None
+    # Broken arguments go back inside an object: not every server takes them otherwise.
+    sent = [one["function"]["arguments"] for one in server.seen[1]["messages"][1]["tool_calls"]]
+    assert sent == [*(raw for _, raw in calls[:2]), '{"unreadable": "{\\"text\\": \\"a\\""}', RED[1]]
     observed = [message.text for message in second.prompt_messages]
     assert '"properties"' in observed[0] and "Known tools: fail, repeat" in observed[1] and observed[3] == "red"
 
@@ -259,6 +262,22 @@ async def test_parameters_that_the_server_doesnt_know_are_left_out_with_one_warn
     assert len(warned) == 2 and "'max_tokens' is not supported" in warned[0] and "temperature" in warned[1]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Unsupported value: '{}' does not support 0 with this model. Only the default (1) value is supported.",
+        "Unexpected fields in the request: {{'{}'}}",
+        "Unrecognized request argument supplied: {}",
+        "`{}` is deprecated for this model.",
+        '[{{"type": "extra_forbidden", "loc": ["body", "{}"], "msg": "Extra inputs are not permitted"}}]',
+    ],
+)
+async def test_servers_say_in_many_ways_that_they_dont_know_a_parameter(words: str) -> None:
+    async with ScriptedChat(saying("red"), unknown=["temperature"], unknown_words=words) as server:
+        sample = await converse(server)
+    assert sample.reward == 1.0 and ["temperature" in body for body in server.seen] == [True, False]
+
+
 async def test_a_value_that_is_wrong_is_an_error_not_left_out() -> None:
     async with ScriptedChat(saying("red"), faults=[400]) as server:
         sample = await converse(server)
@@ -317,6 +336,7 @@ def test_the_fake_refuses_what_is_out_of_openais_form() -> None:
     for good in ([asked], [asked, called, result], [asked, called, result, asked]):
         assert problem_of({"messages": good}) is None
     thinking, named = asked | {"reasoning": "hm"}, result | {"name": "repeat"}
-    for bad in ([asked, result], [asked, called, asked], [thinking], [asked, called, named]):
+    broken: Json = {"role": "assistant", **calling(("repeat", "{broken")).message}
+    for bad in ([asked, result], [asked, called, asked], [thinking], [asked, called, named], [asked, broken, result]):
         assert problem_of({"messages": bad}) is not None
     assert problem_of({"messages": [asked], "tools": [{"name": "repeat"}]}) is not None
