@@ -72,7 +72,8 @@ def _text_lines(turn: Turn) -> list[str | Text]:
     engine = turn.calls[0].engine if turn.calls else "?"
     lines: list[str | Text] = [f"turn {turn.index}  agent {visible(turn.agent)}  not trained  by {visible(engine)}"]
     lines += [f"  {message.role}: {visible(message.text)}" for message in turn.prompt_messages]
-    return [*lines, f"  → {visible(turn.message.text)}", *map(_call_line, turn.tool_calls)]
+    said = [f"  → {visible(turn.message.text)}"] if turn.message.text or not turn.tool_calls else []
+    return [*lines, *said, *map(_call_line, turn.tool_calls)]
 
 
 def _sampled_lines(trajectory: Trajectory, turn: Turn, decode: Decode | None, style: Style) -> list[str | Text]:
