@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from agentrl.batch.rows import build_rows
 from agentrl.config import EngineConfig
+from agentrl.environment import StepResult
 from agentrl.rollout.chat_client import ChatClient
 from agentrl.rollout.chat_messages import read_completion
 from agentrl.rollout.parser import HermesParser
@@ -23,6 +25,7 @@ from agentrl.rollout.structured import check_reply
 from agentrl.rollout.unrendered import Unrendered
 from agentrl.testing.chat import OVERFLOW, ChatFault, ChatSays, Json, Say, ScriptedChat, calling, problem_of
 from agentrl.testing.toy import Toy
+from agentrl.tool import ToolResult
 from agentrl.types import CallStatus, Message, Sample, Sampler, StopReason, ToolCall, Turn
 from tests.rollout.loops import call, make_loop, play
 
@@ -36,13 +39,17 @@ def saying(*replies: str | ChatSays) -> Say:
 
 
 async def converse(
-    server: ScriptedChat, renderer: Renderer | Unrendered | None = None, limits: Json | None = None, **engine: Any
+    server: ScriptedChat,
+    renderer: Renderer | Unrendered | None = None,
+    limits: Json | None = None,
+    env: type[Toy] = Toy,
+    **engine: Any,
 ) -> Sample:
     config = EngineConfig(**{"api": "chat", "url": server.url, "model": "m", "retry_wait_s": 0.01, **engine})
     renderer = renderer or Unrendered()
     async with ChatClient(config) as client:
         sampler = lambda env, task: ChatSampler(client, renderer, env)  # noqa: E731
-        return await play(make_loop(renderer, None, sampler=sampler, **(limits or {})))
+        return await play(make_loop(renderer, None, env=env, sampler=sampler, **(limits or {})))
 
 
 def statuses(turn: Turn) -> list[CallStatus]:
@@ -180,6 +187,21 @@ async def test_the_budget_counts_what_the_server_says_thinking_included() -> Non
         sample = await converse(server, limits={"max_turn_tokens": 120, "max_episode_tokens": 250, "max_turns": 9})
     assert [body["max_tokens"] for body in server.seen] == [120, 120, 50]
     assert sample.trajectory.stop_reason is StopReason.TOKEN_BUDGET
+
+
+class Forgetful(Toy):
+    """Replaces the conversation after each reply."""
+
+    async def step(self, reply: Message, results: Sequence[ToolResult]) -> StepResult:
+        done = "red" in reply.text
+        return StepResult(history=[Message(role="user", content="Say red now.")], messages=[], terminated=done)
+
+
+async def test_an_environment_may_replace_the_conversation() -> None:
+    async with ScriptedChat(lambda messages: "red" if "now" in messages[0]["content"] else "blue") as server:
+        trajectory = (await converse(server, env=Forgetful)).trajectory
+    assert server.seen[1]["messages"] == [{"role": "user", "content": "Say red now."}]
+    assert [(turn.parent, turn.keep, turn.prompt_ids) for turn in trajectory.turns] == [(None, 0, []), (0, 0, [])]
 
 
 async def test_a_long_observation_is_cut_by_its_characters() -> None:
