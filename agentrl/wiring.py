@@ -10,27 +10,24 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
-from agentrl.config import EngineConfig, ModelConfig, RunConfig, SamplingConfig, TrainConfig, hide_passwords
+from agentrl.config import ModelConfig, RunConfig, SamplingConfig, TrainConfig, hide_passwords
 from agentrl.engine.embedded import EmbeddedEngine
 from agentrl.environment import Environment
 from agentrl.errors import ConfigError, EngineFault, ModelError, TrainingError
-from agentrl.rollout.chat_client import ChatClient
-from agentrl.rollout.client import SamplingParams
 from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.loop import AgentLoop
 from agentrl.rollout.parser import HermesParser, write_reply
 from agentrl.rollout.pool import RolloutPool
-from agentrl.rollout.process import collector_spared, require_open_files
+from agentrl.rollout.process import collector_spared
 from agentrl.rollout.renderer import Renderer
-from agentrl.rollout.retry import RetryPolicy
-from agentrl.rollout.samplers import ChatSampler, EngineSampler, ReplySampler, ScriptedSampler, chat_sampling
-from agentrl.rollout.transport import key_of
+from agentrl.rollout.samplers import ChatSampler, EngineSampler, ReplySampler, ScriptedSampler
 from agentrl.rollout.unrendered import Unrendered
 from agentrl.run_folder import Run
+from agentrl.servers import open_chat, open_engine
 from agentrl.sync.memory import MemorySync
 from agentrl.train import smollm2, tiny
 from agentrl.train.devices import choose_devices
@@ -38,7 +35,7 @@ from agentrl.train.policy import Policy
 from agentrl.train.pretrained import local_folder
 from agentrl.train.ranks import Ranks
 from agentrl.train.trainer import Trainer
-from agentrl.types import Group, Message, Task, derive_seed
+from agentrl.types import Group, Task, derive_seed
 
 MakeSampler = Callable[[Environment, Task], ReplySampler]
 NOISE_FLOOR = 1e-6
@@ -143,7 +140,7 @@ class Player:
 async def open_player(run: Run, model: Path | None) -> AsyncIterator[Player]:
     """An engine (ours, or the one at engine.url) whose start gate is passed. No model: the run is hosted."""
     if run.config.engine.api == "chat":
-        async with open_chat(run, model) as player:
+        async with open_hosted(run, model) as player:
             yield player
         return
     assert model is not None
@@ -162,31 +159,19 @@ async def open_player(run: Run, model: Path | None) -> AsyncIterator[Player]:
             )
 
 
-def start_sampling(config: RunConfig) -> SamplingParams:
-    """Parameters of a first request that has all which the run will use: greedy, since that is what is refused most."""
-    sampling = config.sampling
-    return SamplingParams(
-        max_tokens=config.limits.max_turn_tokens, temperature=0.0, top_p=sampling.top_p, top_k=sampling.top_k, seed=0
-    )
-
-
 @asynccontextmanager
-async def open_chat(run: Run, model: Path | None) -> AsyncIterator[Player]:
-    """The chat endpoint at engine.url, once it has answered: URL, key, model, tools and parameters are then right."""
-    config = run.config
-    require_open_files(config.rollout.concurrency)
-    renderer = hosted_renderer(run) if config.is_hosted or model is None else load_renderer(run, model)
-    async with ChatClient(config.engine) as client:
-        hello = Message(role="user", content="Say hello.")
-        sampling = chat_sampling(start_sampling(config))
-        await client.ask([hello], sampling=sampling, request_id="start-check", tools=run.tool_specs())
-        yield Player(
-            run=run,
-            renderer=renderer,
-            window=config.limits.max_context_tokens or UNKNOWN_WINDOW,
-            sampler=lambda env, task: ChatSampler(client, renderer, env),
-            faults=client.faults,
-        )
+async def open_hosted(run: Run, model: Path | None) -> AsyncIterator[Player]:
+    """The chat endpoint at engine.url whose start gate is passed; a model's tokenizer, if there is one, counts."""
+    renderer = hosted_renderer(run) if run.config.is_hosted or model is None else load_renderer(run, model)
+    async with open_chat(run) as client:
+        with collector_spared():
+            yield Player(
+                run=run,
+                renderer=renderer,
+                window=run.config.limits.max_context_tokens or UNKNOWN_WINDOW,
+                sampler=lambda env, task: ChatSampler(client, renderer, env),
+                faults=client.faults,
+            )
 
 
 @asynccontextmanager
@@ -228,56 +213,6 @@ async def watched(ranks: Ranks) -> AsyncIterator[None]:
         raise
     finally:
         task.cancel()
-
-
-@asynccontextmanager
-async def open_engine(
-    run: Run, model: Path, renderer: Renderer
-) -> AsyncIterator[tuple[EmbeddedEngine | None, HttpClient]]:
-    """The engine and a checked client of it."""
-    options = run.config.engine
-    # A server of our own is in this process, so that a connection has both its ends here.
-    require_open_files(run.config.rollout.concurrency * (1 if options.url else 2))
-    if options.url is not None:
-        # A server that reports no version serves the weights that it was started with: version 0 of this run. Nobody
-        # trains on what it samples, so text without ids will do.
-        encode = renderer.encode_text
-        its = {"key": key_of(options), "model": options.model}
-        async with make_client(options, options.url, **its, version=0, encode_text=encode) as client:
-            client.max_model_len = client.max_model_len or run.config.limits.max_context_tokens
-            await client.check()
-            yield None, client
-        return
-    engine = engine_class(options.name)(
-        model,
-        threads=options.threads,
-        max_batch_tokens=options.max_batch_tokens,
-        cache_tokens=options.cache_tokens,
-    )
-    async with engine, make_client(options, engine.url, key=engine.key, name=engine.name) as client:
-        run.log.hide(engine.key)
-        await client.check()
-        yield engine, client
-
-
-def engine_class(name: str) -> type[EmbeddedEngine]:
-    """The engine of a name in `engine.name`."""
-    if name == "embedded":
-        return EmbeddedEngine
-    from agentrl.testing.engine import ScriptedEngine
-
-    return ScriptedEngine
-
-
-def make_client(options: EngineConfig, url: str, **of_server: Any) -> HttpClient:
-    """A client with the configured time limits and retries."""
-    return HttpClient(
-        url,
-        request_timeout_s=options.request_timeout_s,
-        connect_timeout_s=options.connect_timeout_s,
-        retry=RetryPolicy.of(options),
-        **of_server,
-    )
 
 
 def open_policy(run: Run, model: Path) -> Policy:
