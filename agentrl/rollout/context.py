@@ -51,9 +51,9 @@ class _Line:
 class Context:
     """One agent's conversation in one episode: `start`, then (`take`, `reply`, `follow`) for each turn."""
 
-    def __init__(self, renderer: Renderer | Unrendered, tools: Sequence[dict[str, Any]]) -> None:
+    def __init__(self, renderer: Renderer | Unrendered) -> None:
         self.renderer = renderer
-        self.tools = tools
+        self.tools: Sequence[dict[str, Any]] = ()
         self.ids: list[int] = []
         """The context of the turn that is due, then also its reply."""
         self.messages: list[Message] = []
@@ -61,8 +61,9 @@ class Context:
         """The last one is that of the last turn."""
         self._sampled: Sequence[int] = ()
 
-    def start(self, messages: list[Message]) -> Prompt:
-        """The first prompt."""
+    def start(self, messages: list[Message], tools: Sequence[dict[str, Any]] = ()) -> Prompt:
+        """The first prompt; the tools stay for the whole episode."""
+        self.tools = tools
         ids = self.renderer.start(messages, self.tools)
         return Prompt(parent=None, keep=0, new_ids=ids, new_messages=messages, messages=messages)
 

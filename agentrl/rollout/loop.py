@@ -173,8 +173,9 @@ class AgentLoop:
     async def _play_to_the_end(self, env: Environment, trajectory: Trajectory) -> None:
         deadline = time.monotonic() + self.limits.episode_timeout_s
         sampler = self.sampler(env, trajectory.task)
-        context = Context(self.renderer, [tool.spec() for tool in env.tools])
-        episode = _Episode(env=env, trajectory=trajectory, sampler=sampler, deadline=deadline, context=context)
+        episode = _Episode(
+            env=env, trajectory=trajectory, sampler=sampler, deadline=deadline, context=Context(self.renderer)
+        )
         try:
             async with asyncio.timeout(self.limits.episode_timeout_s):
                 reason = await self._play(episode)
@@ -191,7 +192,8 @@ class AgentLoop:
             _end(trajectory, fault.stop_reason, str(fault)[:MAX_ERROR_CHARACTERS])
 
     async def _play(self, episode: _Episode) -> StopReason:
-        prompt = episode.context.start(await self._reset(episode))
+        messages = await self._reset(episode)  # may also choose the tools
+        prompt = episode.context.start(messages, [tool.spec() for tool in episode.env.tools])
         while len(episode.trajectory.turns_of()) < self.limits.max_turns:
             max_tokens, bound = call_budget(self.limits, self.window, prompt.num_ids, episode.num_sampled)
             if max_tokens < 1:
