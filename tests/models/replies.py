@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 
 from agentrl.rollout.parser import ParsedReply, ToolCallParser, write_reply
 from agentrl.rollout.renderer import Renderer
+from agentrl.testing.endpoint import Reply
 from agentrl.tool import Tool
 from agentrl.types import CallStatus, Message, ParsedCall
 from tests.models.families import BY_TEMPLATE
@@ -96,6 +98,16 @@ def awkward_ids(renderer: Renderer, text: str) -> list[int]:
 
 def _characters(renderer: Renderer, text: str) -> list[int]:
     return list(chain.from_iterable(map(renderer.encode_text, text)))
+
+
+@dataclass
+class Script:
+    """What the model will say, turn by turn."""
+
+    parser: ToolCallParser
+    replies: list[Reply] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    """What the replies mean."""
 
 
 class StandInParser(ToolCallParser):
