@@ -82,13 +82,22 @@ class ModelConfig(Section):
 class EngineConfig(Section):
     """The inference server."""
 
-    name: Literal["embedded", "scripted"] = "embedded"
-    """scripted: one request at a time by `agentrl.testing.engine`, so that replies are equal bit for bit."""
+    name: Literal["embedded", "vllm", "scripted"] = "embedded"
+    """embedded: in this process. vllm: a vLLM server that is started and ended with the run. scripted: one request at a
+    time by `agentrl.testing.engine`, so that replies are equal bit for bit."""
     threads: int | None = Field(None, ge=1)
     """Torch threads; None: the machine's cores."""
     max_batch_tokens: int = Field(1024, ge=16)
     cache_tokens: int = Field(65536, ge=256)
-    """Size of the key-value pool in tokens; one request must fit alone."""
+    """embedded: size of the key-value pool in tokens; one request must fit alone."""
+    cache_gib: int = Field(1, ge=1)
+    """vllm on a CPU: size of the key-value pool."""
+    devices: list[int] = Field(default_factory=list)
+    """vllm: the CUDA devices that hold the model together; none: the CPU."""
+    gpu_memory_utilization: float = Field(0.9, gt=0, lt=1)
+    """vllm: its share of each device's memory. Set it where trainer and engine share a device."""
+    start_timeout_s: float = Field(240.0, gt=0)
+    """vllm: how long its start may take."""
     url: str | None = None
     """A running server instead of one of ours (evaluation and rollouts only, until weights can be sent to it)."""
     key: str | None = None
@@ -101,6 +110,17 @@ class EngineConfig(Section):
     retry_wait_s: float = Field(0.5, ge=0)
     """Longest wait before the second try; it doubles from try to try, and a random share of it is taken."""
     max_retry_wait_s: float = Field(30.0, ge=0)
+
+    @model_validator(mode="after")
+    def _own_keys(self) -> EngineConfig:
+        own = {"vllm": {"cache_gib", "devices", "gpu_memory_utilization", "start_timeout_s"}}
+        own |= dict.fromkeys(("embedded", "scripted"), {"cache_tokens"})
+        foreign = set().union(*own.values()) - own[self.name]
+        if wrong := sorted(foreign & self.model_fields_set):
+            raise ValueError(
+                f"engine={self.name} has no {', '.join(wrong)}: leave it out, or choose another engine.name"
+            )
+        return self
 
 
 class AlgorithmConfig(Section):

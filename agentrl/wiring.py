@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,8 +15,10 @@ import torch
 
 from agentrl.config import EngineConfig, ModelConfig, RunConfig, SamplingConfig, TrainConfig
 from agentrl.engine.embedded import EmbeddedEngine
+from agentrl.engine.vllm.engine import VllmEngine
+from agentrl.engine.vllm.process import VllmOptions
 from agentrl.environment import Environment
-from agentrl.errors import ConfigError, ModelError, TrainingError
+from agentrl.errors import AgentRLError, ConfigError, ModelError
 from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.loop import AgentLoop
 from agentrl.rollout.parser import HermesParser, write_reply
@@ -26,12 +28,13 @@ from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.retry import RetryPolicy
 from agentrl.rollout.samplers import EngineSampler, ReplySampler, ScriptedSampler
 from agentrl.run_folder import Run
+from agentrl.sync.base import WeightSync
+from agentrl.sync.file import FileSync
 from agentrl.sync.memory import MemorySync
 from agentrl.train import smollm2, tiny
 from agentrl.train.devices import choose_devices
 from agentrl.train.policy import Policy
 from agentrl.train.pretrained import local_folder
-from agentrl.train.ranks import Ranks
 from agentrl.train.trainer import Trainer
 from agentrl.types import Group, Task, derive_seed
 
@@ -41,8 +44,8 @@ NOISE_FLOOR = 1e-6
 CANARY_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.3}
 """Nats by which an engine may differ from the trainer on the canary, by train.dtype: in bfloat16 a logit of 32 is exact
 to 1/8 only, and the engine may compute in another type."""
-RANKS_LOOK_S = 1.0
-"""Seconds between looks at the other ranks while nothing is asked of them."""
+LOOK_S = 1.0
+"""Seconds between looks at other processes while nothing is asked of them."""
 T = TypeVar("T")
 
 
@@ -84,11 +87,11 @@ class Player:
     renderer: Renderer
     window: int
     """The engine's context length in tokens."""
-    engine: EmbeddedEngine | None = None
+    engine: EmbeddedEngine | VllmEngine | None = None
     client: HttpClient | None = None
     policy: Policy | None = None
     trainer: Trainer | None = None
-    sync: MemorySync = field(default_factory=MemorySync)
+    sync: WeightSync[Any] = field(default_factory=MemorySync)
     version: int = 0
     """Of the weights in force."""
     last_step: int | None = None
@@ -149,26 +152,35 @@ async def open_learner(run: Run, model: Path) -> AsyncIterator[Player]:
         assert player.engine is not None
         with open_policy(run, model) as policy:
             player.policy, player.trainer = policy, Trainer(policy, run.config.train, run.config.algorithm)
-            player.sync = MemorySync(tolerance=CANARY_TOLERANCE[run.config.train.dtype])
+            player.sync = open_sync(run, player.engine)
             player.sync.connect(policy.model, [player.engine])
             try:
-                async with watched(policy.ranks):
+                async with watched(policy.ranks.failure):
                     yield player
             finally:
                 player.sync.close()
 
 
+def open_sync(run: Run, engine: EmbeddedEngine | VllmEngine) -> WeightSync[Any]:
+    """How weights get to an engine of this kind."""
+    tolerance = CANARY_TOLERANCE[run.config.train.dtype]
+    if isinstance(engine, VllmEngine):
+        return FileSync(run.folder / "weights", tolerance=tolerance)
+    return MemorySync(tolerance=tolerance)
+
+
 @asynccontextmanager
-async def watched(ranks: Ranks) -> AsyncIterator[None]:
-    """End the block with a TrainingError when another rank dies, also while rollouts play and no rank is needed."""
+async def watched(failure_of: Callable[[], AgentRLError | None]) -> AsyncIterator[None]:
+    """End the block with an error when another process dies: a rank, also while rollouts play and no rank is needed,
+    or an engine."""
     body = asyncio.current_task()
     assert body is not None
-    failure: list[TrainingError] = []
+    failure: list[AgentRLError] = []
 
     async def look() -> None:
         while not failure:
-            await asyncio.sleep(RANKS_LOOK_S)
-            if error := ranks.failure():
+            await asyncio.sleep(LOOK_S)
+            if error := failure_of():
                 failure.append(error)
                 body.cancel()
 
@@ -186,7 +198,7 @@ async def watched(ranks: Ranks) -> AsyncIterator[None]:
 @asynccontextmanager
 async def open_engine(
     run: Run, model: Path, renderer: Renderer
-) -> AsyncIterator[tuple[EmbeddedEngine | None, HttpClient]]:
+) -> AsyncIterator[tuple[EmbeddedEngine | VllmEngine | None, HttpClient]]:
     """The engine and a checked client of it."""
     options = run.config.engine
     # A server of our own is in this process, so that a connection has both its ends here.
@@ -199,25 +211,50 @@ async def open_engine(
             await client.check()
             yield None, client
         return
-    engine = engine_class(options.name)(
+    engine = make_engine(run, model)
+    async with engine, make_client(options, engine.url, key=engine.key, name=engine.name) as client:
+        run.log.hide(engine.key)
+        await client.check()
+        async with watched(engine.failure) if isinstance(engine, VllmEngine) else nullcontext():
+            yield engine, client
+
+
+def make_engine(run: Run, model: Path) -> EmbeddedEngine | VllmEngine:
+    """The engine of `engine.name`, not started."""
+    options = run.config.engine
+    if options.name == "vllm":
+        return VllmEngine(
+            vllm_options(run, model), lambda seconds: run.watcher.phase(f"vLLM starts ({seconds:.0f} s)", 0)
+        )
+    engine_class = EmbeddedEngine
+    if options.name == "scripted":
+        from agentrl.testing.engine import ScriptedEngine
+
+        engine_class = ScriptedEngine
+    return engine_class(
         model,
         threads=options.threads,
         max_batch_tokens=options.max_batch_tokens,
         cache_tokens=options.cache_tokens,
     )
-    async with engine, make_client(options, engine.url, key=engine.key, name=engine.name) as client:
-        run.log.hide(engine.key)
-        await client.check()
-        yield engine, client
 
 
-def engine_class(name: str) -> type[EmbeddedEngine]:
-    """The engine of a name in `engine.name`."""
-    if name == "embedded":
-        return EmbeddedEngine
-    from agentrl.testing.engine import ScriptedEngine
-
-    return ScriptedEngine
+def vllm_options(run: Run, model: Path) -> VllmOptions:
+    """How the run's vLLM server is started."""
+    options = run.config.engine
+    return VllmOptions(
+        model=model,
+        name="vllm",
+        log=run.folder / "engine.log",
+        start_timeout_s=options.start_timeout_s,
+        threads=options.threads,
+        max_model_len=run.config.limits.max_context_tokens,
+        max_batch_tokens=options.max_batch_tokens,
+        cache_gib=options.cache_gib,
+        devices=tuple(options.devices),
+        gpu_memory_utilization=options.gpu_memory_utilization,
+        dtype=run.config.train.dtype if options.devices else "float32",
+    )
 
 
 def make_client(options: EngineConfig, url: str, **of_server: Any) -> HttpClient:

