@@ -114,7 +114,7 @@ class EngineConfig(Section):
     @model_validator(mode="after")
     def _own_keys(self) -> EngineConfig:
         own = {"vllm": {"cache_gib", "devices", "gpu_memory_utilization", "start_timeout_s"}}
-        own |= dict.fromkeys(("embedded", "scripted"), {"cache_tokens"})
+        own |= {name: {"cache_tokens"} for name in ("embedded", "scripted")}
         foreign = set().union(*own.values()) - own[self.name]
         if wrong := sorted(foreign & self.model_fields_set):
             raise ValueError(

@@ -115,7 +115,7 @@ class WeightReceiver(Protocol):
 
 
 class RemoteReceiver(Protocol):
-    """What a sync needs of an engine in another process; the methods are called in this order. All raise EngineError."""
+    """What a sync needs of an engine in another process. The methods are called in this order; all raise EngineError."""
 
     @property
     def name(self) -> str: ...

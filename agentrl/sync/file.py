@@ -1,8 +1,8 @@
 """Weights by a file: for engines in other processes that see the same disk. It always works, on a CPU too.
 
-Order of a publish: write and flush the file → hold replies → on every engine pause, load, compare checksums, put in force →
-resume all → score the canary on every engine → deliver replies. An update that fails is sent once more while all are
-paused; if that fails too, every engine ends, so that nobody samples from weights that nobody can name.
+Order of a publish: write and flush the file → hold replies → on every engine pause, load, compare checksums, put in
+force → resume all → score the canary on every engine → deliver replies. An update that fails is sent once more while
+all are paused; if that fails too, every engine ends, so that nobody samples from weights that nobody can name.
 """
 
 from __future__ import annotations

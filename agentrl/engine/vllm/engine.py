@@ -79,7 +79,8 @@ class VllmEngine:
         for path in self._options.model.glob("*.safetensors"):
             tensors |= load_file(path)
         with torch.device("meta"):
-            skeleton = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(self._options.model))
+            config = AutoConfig.from_pretrained(self._options.model)
+            skeleton: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
         digest = hashlib.sha256()
         for name in [name for name in skeleton.state_dict() if name in tensors]:
             tensor = tensors[name]

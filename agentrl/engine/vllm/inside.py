@@ -1,7 +1,7 @@
 """What runs inside a vLLM server: the key for every route, and weights that come in a file.
 
-vLLM imports this by name (`--middleware`, `--worker-extension-cls`); nobody else does. Its own key guards only some routes,
-and not those that change weights. Its own ways of receiving weights need a GPU.
+vLLM imports this by name (`--middleware`, `--worker-extension-cls`); nobody else does. Its own key guards only some
+routes, and not those that change weights. Its own ways of receiving weights need a GPU.
 """
 
 from __future__ import annotations

@@ -71,9 +71,9 @@ class VllmOptions:
             flags += ["--max-num-batched-tokens", str(self.max_batch_tokens)]
         if self.devices:
             flags += ["--gpu-memory-utilization", str(self.gpu_memory_utilization)]
-            return flags + ["--tensor-parallel-size", str(len(self.devices))]
+            return [*flags, "--tensor-parallel-size", str(len(self.devices))]
         # One process, no compilation: a start takes half as long. Blocks of 32: prefixes are shared from there on.
-        return flags + ["--enforce-eager", "--distributed-executor-backend", "uni", "--block-size", "32"]
+        return [*flags, "--enforce-eager", "--distributed-executor-backend", "uni", "--block-size", "32"]
 
     def environment(self, key: str) -> dict[str, str]:
         """The server's environment: ours without secrets, and what vLLM reads."""
