@@ -116,7 +116,11 @@ class EngineConfig(Section):
         own = {"vllm": {"cache_gib", "devices", "gpu_memory_utilization", "start_timeout_s"}}
         own |= {name: {"cache_tokens"} for name in ("embedded", "scripted")}
         foreign = set().union(*own.values()) - own[self.name]
-        if wrong := sorted(foreign & self.model_fields_set):
+        fields = type(self).model_fields
+        # By value, for a stored config names every key.
+        if wrong := sorted(
+            key for key in foreign if getattr(self, key) != fields[key].get_default(call_default_factory=True)
+        ):
             raise ValueError(
                 f"engine={self.name} has no {', '.join(wrong)}: leave it out, or choose another engine.name"
             )

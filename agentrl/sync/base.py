@@ -115,7 +115,7 @@ class WeightReceiver(Protocol):
 
 
 class RemoteReceiver(Protocol):
-    """What a sync needs of an engine in another process. The methods are called in this order; all raise EngineError."""
+    """What a sync needs of an engine in another process. Methods are called in this order; all raise EngineError."""
 
     @property
     def name(self) -> str: ...

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
+import re
 import secrets
 import signal
 import socket
@@ -25,6 +27,7 @@ LOG_LINES = 15
 MAX_PORTS = 3
 """Tries with another port: one that was free can be taken before the server listens."""
 STOP_S = 20.0
+_ERROR = re.compile(r"^\S*(\(.*?\) )?.*\b\w+(Error|Exception)\b: ")
 _LOOK_S = 0.5
 _TELL_S = 10.0
 
@@ -39,7 +42,8 @@ class VllmOptions:
     start_timeout_s: float = 240.0
     threads: int | None = None
     max_model_len: int | None = None
-    max_batch_tokens: int | None = None
+    max_batch_tokens: int = 2048
+    """Read and sampled in one step."""
     cache_gib: int = 1
     """Key-value cache on a CPU."""
     devices: tuple[int, ...] = ()
@@ -67,11 +71,13 @@ class VllmOptions:
         flags += ["--uvicorn-log-level", "warning"]
         if self.max_model_len is not None:
             flags += ["--max-model-len", str(self.max_model_len)]
-        if self.max_batch_tokens is not None:
-            flags += ["--max-num-batched-tokens", str(self.max_batch_tokens)]
         if self.devices:
+            flags += ["--max-num-batched-tokens", str(self.max_batch_tokens)]
             flags += ["--gpu-memory-utilization", str(self.gpu_memory_utilization)]
             return [*flags, "--tensor-parallel-size", str(len(self.devices))]
+        # A prompt that is read in parts ends a CPU engine where a request has a seed (a CPU's generator has no offset).
+        num_tokens = max(self.max_batch_tokens, self.max_model_len or _window(self.model))
+        flags += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(num_tokens)]
         # One process, no compilation: a start takes half as long. Blocks of 32: prefixes are shared from there on.
         return [*flags, "--enforce-eager", "--distributed-executor-backend", "uni", "--block-size", "32"]
 
@@ -97,6 +103,7 @@ class VllmProcess:
     key: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     url: str = ""
     _process: asyncio.subprocess.Process | None = None
+    _is_stopped: bool = False
 
     async def start(self, on_wait: Callable[[float], None]) -> None:
         """Start it and wait until it serves; `on_wait` hears of the seconds so far, now and then.
@@ -118,7 +125,7 @@ class VllmProcess:
 
     async def stop(self) -> None:
         """End it and its children. May be called more than once."""
-        process = self._process
+        self._is_stopped, process = True, self._process
         if process is None or process.returncode is not None:
             return
         process.terminate()
@@ -130,12 +137,12 @@ class VllmProcess:
 
     def failure(self) -> EngineError | None:
         """Why it doesn't run any more, though nobody stopped it; None while it runs."""
-        if self._process is None or self._process.returncode is None:
+        if self._process is None or self._process.returncode is None or self._is_stopped:
             return None
         return self._error(f"it ended with exit code {self._process.returncode}")
 
     async def _spawn(self) -> None:
-        port = _free_port()
+        port, self._is_stopped = _free_port(), False
         self.url = f"http://127.0.0.1:{port}"
         with self.options.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
@@ -162,8 +169,10 @@ class VllmProcess:
         LOGGER.info("vLLM serves %s at %s after %.0f s", self.options.model, self.url, time.monotonic() - started)
 
     def _error(self, what: str) -> EngineError:
-        lines = self.options.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
-        tail = "\n  ".join(line.replace(self.key, "***") for line in lines)
+        lines = self.options.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        # The error, where the log has one: what comes after it is the clean-up.
+        last = max((n for n, line in enumerate(lines) if _ERROR.search(line)), default=len(lines) - 1)
+        tail = "\n  ".join(line.replace(self.key, "***")[:300] for line in lines[: last + 1][-LOG_LINES:])
         return EngineError(
             f"the vLLM server of {self.options.model}: {what}. Its log, {self.options.log}, ends:\n  {tail}"
         )
@@ -175,6 +184,16 @@ async def _is_healthy(http: aiohttp.ClientSession, url: str) -> bool:
             return response.status == 200
     except (aiohttp.ClientError, TimeoutError):
         return False
+
+
+def _window(model: Path) -> int:
+    """The context length that vLLM takes from the model's config."""
+    try:
+        return int(json.loads((model / "config.json").read_text())["max_position_embeddings"])
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(
+            f"the window of {model} can't be read from its config.json ({error!r}): set limits.max_context_tokens"
+        ) from error
 
 
 def _free_port() -> int:
