@@ -27,7 +27,7 @@ LOG_LINES = 15
 MAX_PORTS = 3
 """Tries with another port: one that was free can be taken before the server listens."""
 STOP_S = 20.0
-_ERROR = re.compile(r"^\S*(\(.*?\) )?.*\b\w+(Error|Exception)\b: ")
+_FATAL = re.compile(r"\((EngineCore|Worker).*\b\w*(Error|Exception): ")
 _LOOK_S = 0.5
 _TELL_S = 10.0
 
@@ -170,8 +170,8 @@ class VllmProcess:
 
     def _error(self, what: str) -> EngineError:
         lines = self.options.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        # The error, where the log has one: what comes after it is the clean-up.
-        last = max((n for n, line in enumerate(lines) if _ERROR.search(line)), default=len(lines) - 1)
+        # The first error of the engine's process, where there is one: what comes after follows from it.
+        last = next((n for n, line in enumerate(lines) if _FATAL.search(line)), len(lines) - 1)
         tail = "\n  ".join(line.replace(self.key, "***")[:300] for line in lines[: last + 1][-LOG_LINES:])
         return EngineError(
             f"the vLLM server of {self.options.model}: {what}. Its log, {self.options.log}, ends:\n  {tail}"
