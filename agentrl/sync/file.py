@@ -101,11 +101,13 @@ class FileSync(WeightSync[RemoteReceiver]):
         for attempt in range(MAX_TRIES):
             try:
                 await engine.begin_update()
-                _compare(engine.name, version, await engine.take_file(path), sums)
-                return await engine.end_update(version)
-            except (EngineError, PublishError):
+                arrived = await engine.take_file(path)
+                break
+            except EngineError:
                 if attempt == MAX_TRIES - 1:
                     raise
+        _compare(engine.name, version, arrived, sums)
+        await engine.end_update(version)
 
     async def _score(self, engine: RemoteReceiver, version: int, canary: Canary) -> float:
         scored = await engine.score(canary.prompt_ids, canary.forced_ids)

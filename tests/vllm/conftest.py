@@ -56,6 +56,10 @@ class Pair:
     client: HttpClient
     sync: FileSync
 
+    def local(self) -> dict[str, torch.Tensor]:
+        """The policy's own memory: one rank holds all of it."""
+        return {name: parameter.to_local() for name, parameter in self.policy.named_parameters().items()}
+
     def logprobs(self) -> list[float]:
         return self.policy.logprobs(PROMPT + FORCED, range(len(PROMPT), len(PROMPT) + len(FORCED)))
 
@@ -64,8 +68,8 @@ class Pair:
         """A training step: every tensor moves; the canary of old and new weights."""
         previous = self.logprobs()
         generator = torch.Generator().manual_seed(seed)
-        for parameter in self.policy.named_parameters().values():
-            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=scale)
+        for tensor in self.local().values():
+            tensor.add_(torch.randn(tensor.shape, generator=generator), alpha=scale)
         return Canary(prompt_ids=PROMPT, forced_ids=FORCED, expected=self.logprobs(), previous=previous, noise=NOISE)
 
 

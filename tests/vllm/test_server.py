@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from agentrl import plugins
 from agentrl.config import EngineConfig
 from agentrl.engine.vllm import process
 from agentrl.engine.vllm.engine import VllmEngine
@@ -25,23 +26,25 @@ from agentrl.progress import Silent
 from agentrl.rollout.client import Generation, SamplingParams
 from agentrl.run import train
 from agentrl.store import Store
-from tests.small import small_config
+from tests.small import EvenIds, small_config
 from tests.vllm.conftest import FORCED, PROMPT, Pair
 
 SHARED = list(range(100, 164))
 """Two blocks of the prefix cache."""
 
 
-async def sampled(
-    pair: Pair, num: int, max_tokens: int, temperature: float = 1.0
-) -> list[tuple[list[int], Generation]]:
-    prompts = [SHARED + [300 + i] for i in range(num)]
+Sampled = list[tuple[list[int], Generation]]
+"""Prompts, each with what was sampled after it."""
+
+
+async def sampled(pair: Pair, num: int, max_tokens: int, temperature: float = 1.0) -> Sampled:
+    prompts = [[*SHARED, 300 + i] for i in range(num)]
     params = [SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=i) for i in range(num)]
     calls = (pair.client.generate(ids, params[i], f"r-{i}") for i, ids in enumerate(prompts))
     return list(zip(prompts, await asyncio.gather(*calls), strict=True))
 
 
-def max_difference(pair: Pair, samples: list[tuple[list[int], Generation]], temperature: float = 1.0) -> float:
+def max_difference(pair: Pair, samples: Sampled, temperature: float = 1.0) -> float:
     """max |trainer - engine| over all sampled ids."""
     worst = 0.0
     for prompt, generation in samples:
@@ -75,12 +78,12 @@ async def test_an_update_in_flight_shows_both_versions_and_both_are_exact(pair: 
     running = asyncio.create_task(sampled(pair, 8, 400))
     while not await running_requests(pair.engine):
         await asyncio.sleep(0.02)
-    before = {name: tensor.clone() for name, tensor in pair.policy.tensors()}
+    before = {name: tensor.clone() for name, tensor in pair.local().items()}
     await pair.sync.publish(1, pair.policy.tensors(), pair.update(0.02), pair.client)
     samples = await running
     spans = [generation.spans for _, generation in samples if len(generation.spans) == 2]
     assert spans and all([span.version for span in two] == [0, 1] for two in spans)
-    new = {name: tensor.clone() for name, tensor in pair.policy.tensors()}
+    new = {name: tensor.clone() for name, tensor in pair.local().items()}
     for version, weights in ((0, before), (1, new)):
         put(pair, weights)
         for prompt, generation in samples:
@@ -103,7 +106,7 @@ async def running_requests(engine: VllmEngine) -> float:
 
 @torch.no_grad()
 def put(pair: Pair, weights: dict[str, torch.Tensor]) -> None:
-    for name, tensor in pair.policy.tensors():
+    for name, tensor in pair.local().items():
         tensor.copy_(weights[name])
 
 
@@ -136,7 +139,7 @@ async def test_other_bytes_than_were_sent_end_the_engines(pair: Pair, monkeypatc
     stopped: list[str] = []
 
     class Lying:
-        """The real engine, which says that it received something else, twice; it isn't ended, for others need it."""
+        """The real engine, which says that it received something else; it isn't ended, for others need it."""
 
         name = "liar"
 
@@ -219,8 +222,11 @@ def test_keys_of_another_engine_are_refused() -> None:
         EngineConfig(devices=[0])
 
 
-async def test_a_run_trains_on_what_vllm_sampled(tmp_path: Path) -> None:
-    config = small_config(tmp_path, tmp_path / "cache", "engine=vllm", "train.steps=2", "eval.tasks=4")
+async def test_a_run_trains_on_what_vllm_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "environment", lambda name: EvenIds)
+    config = small_config(
+        tmp_path, tmp_path / "cache", "engine=vllm", "train.steps=2", "eval.tasks=2", "train.learning_rate=1e-3"
+    )
     summary = await train(config, Silent())
     with Store.open(tmp_path / "agentrl.db") as store:
         versions = store.versions(summary.run)
