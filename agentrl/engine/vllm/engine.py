@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-import aiohttp
+import httpx
 import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -128,15 +128,12 @@ class VllmEngine:
         return logprobs, [int(spans[0]["version"])] * len(forced_ids)
 
     async def _post(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        headers, timeout = {"Authorization": f"Bearer {self.key}"}, aiohttp.ClientTimeout(total=_TIMEOUT_S)
+        headers = {"Authorization": f"Bearer {self.key}"}
         try:
-            async with (
-                aiohttp.ClientSession(headers=headers, timeout=timeout) as http,
-                http.post(self.url + path, json=body or {}) as response,
-            ):
-                text = await response.text()
-                if response.status != 200:
-                    raise EngineError(f"engine {self.name!r} at {path}: HTTP {response.status}: {text[:1000]}")
-                return await response.json(content_type=None) if text else None
-        except (aiohttp.ClientError, TimeoutError) as error:
+            async with httpx.AsyncClient(headers=headers, timeout=_TIMEOUT_S, trust_env=False) as http:
+                response = await http.post(self.url + path, json=body or {})
+        except httpx.HTTPError as error:
             raise self.failure() or EngineError(f"engine {self.name!r} at {self.url}{path}: {error!r}") from error
+        if response.status_code != 200:
+            raise EngineError(f"engine {self.name!r} at {path}: HTTP {response.status_code}: {response.text[:1000]}")
+        return response.json() if response.content else None

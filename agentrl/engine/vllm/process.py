@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-import aiohttp
+import httpx
 
 from agentrl.errors import ConfigError, EngineError
 
@@ -154,7 +154,7 @@ class VllmProcess:
 
     async def _until_ready(self, on_wait: Callable[[float], None]) -> None:
         started = told = time.monotonic()
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5), trust_env=False) as http:
+        async with httpx.AsyncClient(timeout=5, trust_env=False) as http:
             while not await _is_healthy(http, self.url):
                 if failure := self.failure():
                     raise failure
@@ -179,11 +179,10 @@ class VllmProcess:
         )
 
 
-async def _is_healthy(http: aiohttp.ClientSession, url: str) -> bool:
+async def _is_healthy(http: httpx.AsyncClient, url: str) -> bool:
     try:
-        async with http.get(f"{url}/health") as response:
-            return response.status == 200
-    except (aiohttp.ClientError, TimeoutError):
+        return (await http.get(f"{url}/health")).status_code == 200
+    except httpx.HTTPError:
         return False
 
 
