@@ -53,7 +53,9 @@ class Renderer:
         self.encoder = TextEncoder(_backend(tokenizer))
         self.template = ChatTemplate(tokenizer, self.encoder, template_kwargs or {})
         eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-        self.scaffold = Scaffold(self.template, [*(stop_ids or ()), *eos])
+        self.model_stop_ids = frozenset([*(stop_ids or ()), *eos])
+        """The stops of tokenizer and generation config."""
+        self.scaffold = Scaffold(self.template, self.model_stop_ids)
         self.stop_ids: tuple[int, ...] = tuple(sorted(self.scaffold.stop_ids))
         """Sampling stops at each of these."""
         self._starts: dict[tuple[Any, ...], list[int]] = {}
