@@ -16,11 +16,12 @@ import torch
 from agentrl.config import EngineConfig, ModelConfig, RunConfig, SamplingConfig, TrainConfig
 from agentrl.engine.embedded import EmbeddedEngine
 from agentrl.environment import Environment
-from agentrl.errors import ConfigError, ModelError, TrainingError
+from agentrl.errors import ConfigError, ModelError, TemplateError, TrainingError
 from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.loop import AgentLoop
 from agentrl.rollout.parser import HermesParser, write_reply
 from agentrl.rollout.pool import RolloutPool
+from agentrl.rollout.probe import probe
 from agentrl.rollout.process import collector_spared, require_open_files
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.retry import RetryPolicy
@@ -135,7 +136,7 @@ class Player:
 async def open_player(run: Run, model: Path) -> AsyncIterator[Player]:
     """An engine (ours, or the one at engine.url) whose start gate is passed."""
     config = run.config
-    renderer = load_renderer(run, model)
+    renderer = await load_renderer(run, model)
     async with open_engine(run, model, renderer) as (engine, client):
         window = client.max_model_len or config.limits.max_context_tokens or 0
         with collector_spared():
@@ -286,10 +287,17 @@ def demonstrator_sampler(renderer: Renderer) -> MakeSampler:
     return make
 
 
-def load_renderer(run: Run, model_path: str | Path) -> Renderer:
-    """The model's renderer, after its start check; what it found out about the template is recorded in the run."""
+async def load_renderer(run: Run, model_path: str | Path) -> Renderer:
+    """The model's renderer, after its start check; what was found out about the template is stored with the run.
+
+    Raises ModelError, or TemplateError where the template can't be followed faithfully in the run's mode.
+    """
     renderer = Renderer.from_pretrained(str(model_path), mode=run.config.rollout.renderer_mode)
-    renderer.check(run.tool_specs())
+    facts = probe(renderer, run.tool_specs())
+    if refused := facts.refused(renderer.mode):
+        command = f"agentrl doctor --model {run.config.model.path} --env {run.config.env.name}"
+        raise TemplateError(f"{refused}. All that the template does: {command}")
+    await run.store.describe_template(run.id, facts.as_json())
     run.event(
         "model",
         path=run.config.model.path,
@@ -299,6 +307,7 @@ def load_renderer(run: Run, model_path: str | Path) -> Renderer:
         tools_in_system=renderer.tools_in_system,
         calls_in_content=renderer.template.calls_in_content,
         renderer_mode=renderer.mode,
+        template=facts.as_json(),
     )
     return renderer
 

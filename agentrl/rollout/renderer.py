@@ -69,17 +69,7 @@ class Renderer:
         cls, path: str, *, mode: Mode = "append", template_kwargs: Mapping[str, Any] | None = None
     ) -> Renderer:
         """The renderer of a model folder or hub id. Raises ModelError (no tokenizer) or TemplateError (no template)."""
-        from transformers import AutoTokenizer, GenerationConfig  # heavy: not for environment authors
-
-        try:
-            tokenizer: Any = AutoTokenizer.from_pretrained(path)
-        except (OSError, ValueError) as error:
-            raise ModelError(f"{path} has no tokenizer that transformers can load: {error}") from error
-        try:
-            eos = GenerationConfig.from_pretrained(path).eos_token_id
-        except OSError:  # models without a generation config stop at the tokenizer's end token
-            eos = None
-        stop_ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
+        tokenizer, stop_ids = load_tokenizer(path)
         return cls(tokenizer, mode=mode, template_kwargs=template_kwargs, stop_ids=stop_ids)
 
     @property
@@ -184,6 +174,21 @@ class Renderer:
         if self.opens_think:
             return f"{reasoning}\n</think>\n\n{content}"
         return f"<think>\n{reasoning}\n</think>\n\n{content}" if reasoning else content
+
+
+def load_tokenizer(path: str) -> tuple[Any, list[int]]:
+    """The tokenizer of a model folder or hub id, and the end tokens of its generation config. Raises ModelError."""
+    from transformers import AutoTokenizer, GenerationConfig  # heavy: not for environment authors
+
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} has no tokenizer that transformers can load: {error}") from error
+    try:
+        eos = GenerationConfig.from_pretrained(path).eos_token_id
+    except OSError:  # models without a generation config stop at the tokenizer's end token
+        eos = None
+    return tokenizer, eos if isinstance(eos, list) else [] if eos is None else [eos]
 
 
 def _backend(tokenizer: ChatTokenizer) -> Any:

@@ -8,12 +8,14 @@ from datetime import datetime
 
 from agentrl.errors import TemplateError
 from agentrl.rollout.probe.ask import NEXT_USER, REPLY, TOOL, USER, Ask, fate, result
-from agentrl.rollout.probe.calls import Calls
+from agentrl.rollout.probe.calls import THINKING_FIELDS, Calls
 from agentrl.rollout.probe.ends import Ends
 from agentrl.rollout.probe.facts import Fate, TemplateFacts, Tools
 from agentrl.rollout.probe.scenarios import try_scenarios
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.template import ChatTemplate, Json
+
+__all__ = ["TOOL", "TemplateFacts", "probe"]
 
 _OPEN_THINKING = re.compile(r"(<think>|<\|channel\|?>\s*(thought|analysis)\S*)\s*$")
 _DATES = (datetime(2001, 2, 3), datetime(2022, 12, 31))
@@ -24,7 +26,9 @@ def probe(renderer: Renderer, tools: Sequence[Json]) -> TemplateFacts:
     ask = Ask(renderer.template)
     ends, calls = Ends(ask, renderer.model_stop_ids), Calls(ask)
     bos = _bos(renderer.template)
-    scenarios = try_scenarios(renderer, tools, opens_next=ends.owner() == "next message")
+    opens_thinking = _OPEN_THINKING.search(ask.text(USER, prompt=True) or "") is not None
+    thinks = opens_thinking or calls.thinking in THINKING_FIELDS
+    scenarios = try_scenarios(renderer, tools, thinks=thinks, opens_next=ends.owner() == "next message")
     return TemplateFacts(
         stop=ends.stop,
         stop_owner=ends.owner(),
@@ -41,7 +45,7 @@ def probe(renderer: Renderer, tools: Sequence[Json]) -> TemplateFacts:
         thinking=calls.thinking,
         thinking_at_result=calls.thinking_at_result(),
         thinking_at_user=calls.thinking_at_user(),
-        opens_thinking=_OPEN_THINKING.search(ask.text(USER, prompt=True) or "") is not None,
+        opens_thinking=opens_thinking,
         bos=bos,
         double_bos=bos is not None and (ask.text(USER) or "").startswith(bos),
         prints_date=_prints_date(renderer.template),

@@ -8,7 +8,7 @@ from agentrl.rollout.probe.facts import Arguments, ConsecutiveTools, Fate, Sever
 from agentrl.rollout.template import Json
 
 _THINKING = "thinking0marker"
-_THINKING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+THINKING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 INLINE = "inline"
 
 
@@ -87,7 +87,7 @@ class Calls:
 
     def _thinking(self) -> str | None:
         """The first form in which thinking is shown in a last reply."""
-        for form in (*_THINKING_FIELDS, INLINE):
+        for form in (*THINKING_FIELDS, INLINE):
             replies = (_with_thinking(form, REPLY), _with_thinking(form, self._reply(1)))
             if any(self._ask.fate(_THINKING, USER, reply) == "kept" for reply in replies):
                 return form

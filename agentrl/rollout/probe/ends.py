@@ -15,7 +15,8 @@ class Ends:
         """`model_stop_ids`: where the tokenizer and the generation config stop."""
         self._ask = ask
         self._model_stop_ids = model_stop_ids
-        self._before_first_user = (ask.text(USER) or "").partition(USER["content"])[0]
+        before, found, _ = (ask.text(USER) or "").partition(USER["content"])
+        self._before_first_user = before if found else ""
         self._last = (ask.text(USER, REPLY) or "").partition(REPLY["content"])[2]
         history = ask.text(USER, REPLY, NEXT_USER) or ""
         self._between = between(history, REPLY["content"], NEXT_USER["content"])
@@ -44,10 +45,14 @@ class Ends:
         return is_alone and self._before_first_user.endswith(self._between[self._between.find(self.stop or "") :])
 
     def after_stop(self) -> str:
-        """What is written behind the stop whether or not something follows."""
-        in_history = self._between.partition(self.stop_in_history or "\0")[2]
+        """The plain text that is written behind the stop whether or not something follows."""
+        in_history = self._plain_after(self._between, self.stop_in_history)
         stop = self.first_stop(self._last)
-        return in_history if stop is None else common_prefix(in_history, self._last.partition(stop)[2])
+        return in_history if stop is None else common_prefix(in_history, self._plain_after(self._last, stop))
+
+    def _plain_after(self, text: str, stop: str | None) -> str:
+        after = text.partition(stop)[2] if stop else ""
+        return after.partition(next(iter(self._ask.control_strings(after)), "\0"))[0]
 
     def default_system(self) -> str | None:
         """What stands in front of a first user message and not of a second one, without control strings."""

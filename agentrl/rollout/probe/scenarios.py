@@ -47,13 +47,17 @@ class _Conversation:
     is_required: bool = False
 
 
-def try_scenarios(renderer: Renderer, tools: Sequence[Json], *, opens_next: bool) -> tuple[Scenario, ...]:
+def try_scenarios(renderer: Renderer, tools: Sequence[Json], *, thinks: bool, opens_next: bool) -> tuple[Scenario, ...]:
     """Conversations without calls, and with calls where there are `tools` (specs).
 
-    `opens_next`: the model ends a reply with the token that opens the next message.
+    `thinks`: also those with thinking. `opens_next`: the model ends a reply with the token that opens the next message.
     """
     conversations = [*_chats(), *(_tool_chats(tools[0]["function"]["name"]) if tools else ())]
-    return tuple(_try(renderer, conversation, tools, opens_next) for conversation in conversations)
+    return tuple(
+        _try(renderer, conversation, tools, opens_next)
+        for conversation in conversations
+        if thinks or not conversation.reply.reasoning
+    )
 
 
 def _try(renderer: Renderer, conversation: _Conversation, tools: Sequence[Json], opens_next: bool) -> Scenario:
