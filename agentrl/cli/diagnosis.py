@@ -26,15 +26,15 @@ def print_diagnosis(model: str, renderer: Renderer, facts: TemplateFacts) -> Non
     console = Console(highlight=False)
     stops = ", ".join(f"{id} {renderer.decode([id])}" for id in renderer.stop_ids)
     console.print(Text(f"{visible(model)}  template {renderer.template_hash[:12]}  stop ids {visible(stops)}"))
-    console.print(_facts_table(facts, tools_in_system=renderer.tools_in_system))
+    console.print(_facts_table(renderer, facts))
     console.print(_scenario_table(facts))
     for line in _verdict(facts):
         console.print(Text(visible(line)), soft_wrap=True)
 
 
-def _facts_table(facts: TemplateFacts, *, tools_in_system: bool) -> Table:
+def _facts_table(renderer: Renderer, facts: TemplateFacts) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for name, text in _facts(facts, tools_in_system):
+    for name, text in _facts(renderer, facts):
         table.add_row(Text(name), Text(visible(text)))
     return table
 
@@ -43,37 +43,44 @@ def _scenario_table(facts: TemplateFacts) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0))
     for name in ("scenario", "append", "rerender", "reason"):
         table.add_column(name)
+    last = ""
     for one in facts.scenarios:
         outcomes = [Text(SYMBOLS[outcome], style=COLOURS[outcome]) for outcome in (one.append, one.rerender)]
-        table.add_row(Text(one.name), *outcomes, Text(one_line(one.reason or "")))
+        reason = one_line(one.append_reason or one.rerender_reason or "")
+        table.add_row(Text(one.name), *outcomes, Text("the same" if reason and reason == last else reason))
+        last = reason
     return table
 
 
-def _facts(facts: TemplateFacts, tools_in_system: bool) -> Iterator[tuple[str, str]]:
+def _facts(renderer: Renderer, facts: TemplateFacts) -> Iterator[tuple[str, str]]:
     """(what, how) of each fact."""
     yield "end of a reply", _end(facts)
     yield "without system message", _quoted(facts.default_system) if facts.default_system else "nothing is added"
     yield "white space and quotes", ", ".join(f"{role} {fate}" for role, fate in facts.content.items())
-    yield "tools", facts.tools + ("; the system message describes them" if tools_in_system else "")
-    yield "arguments of a call", facts.arguments
+    yield "tools", facts.tools + ("; the system message describes them" if renderer.tools_in_system else "")
+    as_text = "; calls are written as text of the reply" if renderer.template.calls_in_content else ""
+    yield "arguments of a call", facts.arguments + as_text
     yield "several calls", facts.several_calls
     yield "text beside a call", facts.text_beside_call
     yield "results of one reply", facts.consecutive_tools
     yield "tool message alone", facts.lone_tool
     yield "thinking", _thinking(facts)
     yield "first token", _bos(facts)
+    if facts.unknown_control:
+        yield "not in the vocabulary", f"{', '.join(facts.unknown_control)}: ordinary text to this tokenizer"
     yield "date", "today's is printed: prompts of another day differ" if facts.prints_date else "not printed"
 
 
 def _end(facts: TemplateFacts) -> str:
+    after = repr(facts.after_stop) if facts.after_stop else "nothing"
     text = {
-        "model": f"{facts.stop}, which the model samples; the template adds {facts.after_stop!r}",
+        "model": f"{facts.stop}, which the model samples; the template adds {after}",
         "template": f"{facts.stop}, at which neither tokenizer nor generation config stop; agentrl does",
         "next message": f"{facts.stop}, which opens the next message, and which the model samples",
         "nobody": "not marked",
     }[facts.stop_owner]
     if facts.stop_in_history != facts.stop:
-        text += f"; {facts.stop_in_history} once a user message follows"
+        text += f"; {facts.stop_in_history or 'nothing'} once a user message follows"
     if facts.stop_after_call not in (facts.stop, None):
         text += f"; {facts.stop_after_call} after a call"
     return text

@@ -62,11 +62,14 @@ def _renderer(model: str, template: Path | None) -> Renderer:
     from agentrl.rollout.renderer import Renderer
 
     tokenizer, stop_ids = _tokenizer(model)
+    tokenizer.name_or_path = template.name if template else model  # what errors name
     if template is not None:
         try:
             tokenizer.chat_template = template.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--template {template}: can't be read: {error}") from None
+            raise ConfigError(
+                f"--template {template}: can't be read: {error.strerror if isinstance(error, OSError) else error}"
+            ) from None
     return Renderer(tokenizer, stop_ids=stop_ids)
 
 

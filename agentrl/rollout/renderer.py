@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from agentrl.errors import ModelError, TemplateError
@@ -180,6 +181,9 @@ def load_tokenizer(path: str) -> tuple[Any, list[int]]:
     """The tokenizer of a model folder or hub id, and the end tokens of its generation config. Raises ModelError."""
     from transformers import AutoTokenizer, GenerationConfig  # heavy: not for environment authors
 
+    folder = Path(path)
+    if folder.is_dir() and not any(file for name in ("*token*", "vocab*") for file in folder.glob(name)):
+        raise ModelError(f"{path} has no tokenizer: copy the model's tokenizer.json and tokenizer_config.json into it")
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError) as error:

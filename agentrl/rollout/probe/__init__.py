@@ -18,6 +18,7 @@ from agentrl.rollout.template import ChatTemplate, Json
 __all__ = ["TOOL", "TemplateFacts", "probe"]
 
 _OPEN_THINKING = re.compile(r"(<think>|<\|channel\|?>\s*(thought|analysis)\S*)\s*$")
+_LIKE_CONTROL = re.compile(r"<[|｜][^<>|｜\s]+[|｜]>|<\w+_of_\w+>")
 _DATES = (datetime(2001, 2, 3), datetime(2022, 12, 31))
 
 
@@ -48,6 +49,7 @@ def probe(renderer: Renderer, tools: Sequence[Json]) -> TemplateFacts:
         opens_thinking=opens_thinking,
         bos=bos,
         double_bos=bos is not None and (ask.text(USER) or "").startswith(bos),
+        unknown_control=_unknown_control(ask),
         prints_date=_prints_date(renderer.template),
         tools=_tools(ask),
         history="rewritten" if any(one.rewrites for one in scenarios) else "kept",
@@ -79,6 +81,11 @@ def _bos(template: ChatTemplate) -> str | None:
     backend = template.tokenizer.backend_tokenizer
     plain, ids = (backend.encode("x", add_special_tokens=added).ids for added in (False, True))
     return template.encoder.decode(ids[:1]) if ids[:1] != plain[:1] else None
+
+
+def _unknown_control(ask: Ask) -> tuple[str, ...]:
+    found = _LIKE_CONTROL.findall(ask.text(USER, REPLY, NEXT_USER, prompt=True) or "")
+    return tuple(sorted(set(found) - ask.template.encoder.control.keys()))
 
 
 def _prints_date(template: ChatTemplate) -> bool:

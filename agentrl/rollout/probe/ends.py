@@ -56,8 +56,10 @@ class Ends:
 
     def default_system(self) -> str | None:
         """What stands in front of a first user message and not of a second one, without control strings."""
-        opening = common_prefix(self._before_first_user[::-1], self._between[::-1])[::-1]
-        preamble = self._before_first_user.removesuffix(opening)
-        for written in self._ask.control_strings(preamble):
-            preamble = preamble.replace(written, " ", 1)
-        return preamble.strip() or None
+        before = self._before_first_user
+        place = len(before) - len(common_prefix(before[::-1], self._between[::-1]))
+        text, end = "", 0
+        for found in self._ask.template.encoder.written_by_template(before):
+            if found.start < place:
+                text, end = f"{text}{before[end : found.start]} ", found.end
+        return (text + before[end:place]).strip() or None

@@ -18,6 +18,11 @@ SeveralCalls = Literal["kept", "first only", "dropped", "refused"]
 TextBesideCall = Literal["kept", "moved behind the result", "dropped", "refused"]
 Tools = Literal["shown", "ignored", "refused"]
 
+_NO_END = (
+    "the template writes no token that the tokenizer knows between a reply and the next message, so the model couldn't "
+    "learn where to stop. Use the chat template that belongs to the model, or add its end-of-turn token to this one"
+)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TemplateFacts:
@@ -59,6 +64,8 @@ class TemplateFacts:
     """What the tokenizer puts in front of a text by itself. agentrl never lets it."""
     double_bos: bool
     """The template writes the same, so whoever encodes its text the usual way has it twice."""
+    unknown_control: tuple[str, ...]
+    """What looks like control strings in a plain conversation, and is ordinary text to the tokenizer."""
     prints_date: bool
     """Prompts of another day differ."""
     tools: Tools
@@ -74,12 +81,16 @@ class TemplateFacts:
         """Why a run in this mode can't start with the tools that were given, and what to change."""
         if mode == "append":
             return self.append_refused
-        return next((one.reason for one in self.scenarios if one.is_required and one.rerender == "refused"), None)
+        if self.stop_in_history is None:
+            return _NO_END
+        required = (one for one in self.scenarios if one.is_required and one.rerender == "refused")
+        return next((one.rerender_reason for one in required), None)
 
     @property
     def is_trainable(self) -> bool:
         """In at least one mode, with tools or without."""
-        return self.append_refused_without_tools is None or self.scenarios[0].rerender != "refused"
+        can_rerender = self.stop_in_history is not None and self.scenarios[0].rerender != "refused"
+        return can_rerender or self.append_refused_without_tools is None
 
     def as_json(self) -> dict[str, Any]:
         """Plain values only."""

@@ -34,8 +34,10 @@ class Scenario:
     """branch: the conversation rendered anew differs from what was sampled."""
     rewrites: bool
     """In rerender mode the text differs too, not only how it is split into ids."""
-    reason: str | None
-    """Where it differs, or why it is refused and what to change."""
+    append_reason: str | None
+    """Why it is refused, and what to change."""
+    rerender_reason: str | None
+    """The same, or where the rendering differs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +71,8 @@ def _try(renderer: Renderer, conversation: _Conversation, tools: Sequence[Json],
         append=appended.outcome,
         rerender=rendered.outcome,
         rewrites=rendered.rewrites,
-        reason=appended.reason or rendered.reason,
+        append_reason=appended.reason,
+        rerender_reason=rendered.reason,
     )
 
 
