@@ -21,7 +21,7 @@ from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.loop import AgentLoop
 from agentrl.rollout.parser import HermesParser, write_reply
 from agentrl.rollout.pool import RolloutPool
-from agentrl.rollout.probe import probe
+from agentrl.rollout.probe import probe_template
 from agentrl.rollout.process import collector_spared, require_open_files
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.retry import RetryPolicy
@@ -293,7 +293,7 @@ async def load_renderer(run: Run, model_path: str | Path) -> Renderer:
     Raises ModelError, or TemplateError where the template can't be followed faithfully in the run's mode.
     """
     renderer = Renderer.from_pretrained(str(model_path), mode=run.config.rollout.renderer_mode)
-    facts = probe(renderer, run.tool_specs())
+    facts = probe_template(renderer, run.tool_specs())
     if refused := facts.refused(renderer.mode):
         command = f"agentrl doctor --model {run.config.model.path} --env {run.config.env.name}"
         raise TemplateError(f"{refused}. All that the template does: {command}")

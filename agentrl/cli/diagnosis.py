@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agentrl.visible import one_line, visible
+from agentrl.visible import visible
 
 if TYPE_CHECKING:
     from agentrl.rollout.probe import TemplateFacts
@@ -42,11 +42,11 @@ def _facts_table(renderer: Renderer, facts: TemplateFacts) -> Table:
 def _scenario_table(facts: TemplateFacts) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0))
     for name in ("scenario", "append", "rerender", "reason"):
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     last = ""
     for one in facts.scenarios:
         outcomes = [Text(SYMBOLS[outcome], style=COLOURS[outcome]) for outcome in (one.append, one.rerender)]
-        reason = one_line(one.append_reason or one.rerender_reason or "")
+        reason = visible(" ".join((one.append_reason or one.rerender_reason or "").splitlines()))
         table.add_row(Text(one.name), *outcomes, Text("the same" if reason and reason == last else reason))
         last = reason
     return table

@@ -28,23 +28,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit code 0 where the model can be trained in at least one mode, with tools or without; else 2."""
+    """Exit code 0 where the model can be trained in at least one mode, else 2.
+
+    With an environment: with its tools; without: with tools or without them.
+    """
     need_extra("train")
     from agentrl.cli.diagnosis import print_diagnosis
-    from agentrl.rollout.probe import probe
+    from agentrl.rollout.probe import probe_template
 
     tools = _tools(options.env)
     try:
         renderer = _renderer(options.model, options.template)
-        facts = probe(renderer, tools)
+        facts = probe_template(renderer, tools)
     except ModelError as error:
         raise ConfigError(str(error)) from error
+    is_trainable = facts.is_trainable if options.env is None else not all(map(facts.refused, ("append", "rerender")))
     if options.json:
         found = {"model": options.model, "template_hash": renderer.template_hash, "stop_ids": renderer.stop_ids}
-        print(json.dumps(found | {"is_trainable": facts.is_trainable, "template": facts.as_json()}, indent=2))
+        print(json.dumps(found | {"is_trainable": is_trainable, "template": facts.as_json()}, indent=2))
     else:
         print_diagnosis(options.model, renderer, facts)
-    return 0 if facts.is_trainable else 2
+    return 0 if is_trainable else 2
 
 
 def _tools(env: str | None) -> list[dict[str, Any]]:

@@ -55,9 +55,13 @@ def test_a_tiny_model_needs_none_of_its_weights(capsys: pytest.CaptureFixture[st
     assert row(out, "tools") == "shown" and row(out, "two calls, two results").startswith("✓")
 
 
-def test_smollm2_ignores_tools_and_has_a_system_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_smollm2_is_as_the_page_shows_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "110")
+    page = (Path(__file__).parents[2] / "docs" / "chat-templates.md").read_text(encoding="utf-8")
+    assert "```console\n$ agentrl doctor --model smollm2\n```" in page
     assert main(["doctor", "--model", "smollm2"]) == 0
-    out = capsys.readouterr().out
+    out = "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
+    assert f"```\n{out}```" in page
     assert row(out, "tools") == "ignored; the system message describes them"
     assert "You are a helpful AI assistant named SmolLM" in row(out, "without system message")
 
@@ -96,6 +100,7 @@ def test_a07_what_is_refused_has_its_reason(
     assert main(["doctor", "--model", name]) == code
     out = capsys.readouterr().out
     assert says in out and "rerender: refused: " in out
+    assert main(["doctor", "--model", name, "--env", "calculator"]) == 2  # it can't do without its tool
 
 
 # ---- one line, exit code 2 ----

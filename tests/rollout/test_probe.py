@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers.processors import TemplateProcessing
 
-from agentrl.rollout.probe import TOOL, TemplateFacts, probe
+from agentrl.rollout.probe import TOOL, TemplateFacts, probe_template
 from agentrl.rollout.probe.ask import common_prefix, fate
 from agentrl.rollout.renderer import Renderer
 from tests.rollout import any_template
@@ -153,7 +153,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
 
 @functools.cache
 def facts(name: str) -> TemplateFacts:
-    return probe(any_template.renderer(name), [TOOL])
+    return probe_template(any_template.renderer(name), [TOOL])
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -188,16 +188,16 @@ def test_the_date_is_named_where_it_is_todays_and_not_where_it_is_fixed() -> Non
 def test_a_stop_that_only_the_template_names_is_the_templates() -> None:
     dressed = tokenizer("qwen3")
     dressed.eos_token = "<|endoftext|>"
-    found = probe(Renderer(dressed), [TOOL])
+    found = probe_template(Renderer(dressed), [TOOL])
     assert (found.stop, found.stop_owner) == ("<|im_end|>", "template")
-    assert probe(Renderer(dressed, stop_ids=[2]), [TOOL]).stop_owner == "model"
+    assert probe_template(Renderer(dressed, stop_ids=[2]), [TOOL]).stop_owner == "model"
 
 
 def test_an_opener_is_known_where_the_template_writes_it_after_a_last_reply() -> None:
     twin = any_template.tokenizer("glm4moe")
     twin.chat_template = trl_template("glm4moe_training")
     stops = twin.convert_tokens_to_ids(list(any_template.stops("glm4moe")))
-    assert probe(Renderer(twin, stop_ids=stops), [TOOL]).stop_owner == "next message"
+    assert probe_template(Renderer(twin, stop_ids=stops), [TOOL]).stop_owner == "next message"
 
 
 @pytest.mark.parametrize(("family", "is_double"), [("llama3", True), ("qwen3", False)])
@@ -206,7 +206,7 @@ def test_a_double_bos_is_seen(family: str, is_double: bool) -> None:
     bos = dressed.bos_token or "<|endoftext|>"
     place = dressed.convert_tokens_to_ids(bos)
     dressed.backend_tokenizer.post_processor = TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, place)])
-    found = probe(Renderer(dressed), [])
+    found = probe_template(Renderer(dressed), [])
     assert (found.bos, found.double_bos) == (bos, is_double)
     assert facts("llama3").bos is None and not facts("llama3").double_bos
 
@@ -236,15 +236,15 @@ def test_a_stop_that_opens_the_next_message_makes_no_branch() -> None:
 
 
 def test_a_split_into_other_ids_is_a_branch_but_no_rewriting() -> None:
-    (one,) = [one for one in probe(family_renderer("smollm2"), []).scenarios if one.rerender == "branch"]
+    (one,) = [one for one in probe_template(family_renderer("smollm2"), []).scenarios if one.rerender == "branch"]
     assert one.name == "reply with white space around it, user" and not one.rewrites
     assert "split into other ids" in (one.rerender_reason or "")
-    assert probe(family_renderer("smollm2"), []).history == "kept"
+    assert probe_template(family_renderer("smollm2"), []).history == "kept"
 
 
 def test_thinking_is_tried_only_with_templates_that_think() -> None:
     assert not any("thinking" in name for name in outcomes("qwen2_5"))
-    assert not any("call" in one.name for one in probe(family_renderer("qwen3"), []).scenarios)
+    assert not any("call" in one.name for one in probe_template(family_renderer("qwen3"), []).scenarios)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_a07_a_template_without_tools_can_be_trained_without_them(name: str, rea
 
 
 def test_a_template_of_another_vocabulary_is_refused_in_both_modes() -> None:
-    found = probe(Renderer(tokenizer("smollm2", trl_template("gemma3"))), [])
+    found = probe_template(Renderer(tokenizer("smollm2", trl_template("gemma3"))), [])
     assert found.unknown_control == ("<end_of_turn>", "<start_of_turn>") and found.stop_owner == "nobody"
     assert "no end token" in (found.refused("append") or "")
     assert "belongs to the model" in (found.refused("rerender") or "")
@@ -271,7 +271,7 @@ def test_a_history_that_no_turn_can_continue_is_left_to_rerender() -> None:
         "{% for m in messages %}<|im_start|>{{ m.role }} {{ loop.index }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant {{ messages|length + 1 }}\n{% endif %}"
     )
-    found = probe(Renderer(tokenizer("smollm2", numbered)), [TOOL])
+    found = probe_template(Renderer(tokenizer("smollm2", numbered)), [TOOL])
     assert "can't be followed turn by turn" in (found.append_refused_without_tools or "")
     assert found.refused("rerender") is None and found.is_trainable
 

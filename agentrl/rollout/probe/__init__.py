@@ -15,14 +15,14 @@ from agentrl.rollout.probe.scenarios import try_scenarios
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.template import ChatTemplate, Json
 
-__all__ = ["TOOL", "TemplateFacts", "probe"]
+__all__ = ["TOOL", "TemplateFacts", "probe_template"]
 
 _OPEN_THINKING = re.compile(r"(<think>|<\|channel\|?>\s*(thought|analysis)\S*)\s*$")
 _LIKE_CONTROL = re.compile(r"<[|｜][^<>|｜\s]+[|｜]>|<\w+_of_\w+>")
 _DATES = (datetime(2001, 2, 3), datetime(2022, 12, 31))
 
 
-def probe(renderer: Renderer, tools: Sequence[Json]) -> TemplateFacts:
+def probe_template(renderer: Renderer, tools: Sequence[Json]) -> TemplateFacts:
     """Ask the template of a renderer; `tools` are the specs of those that it will be trained with."""
     ask = Ask(renderer.template)
     ends, calls = Ends(ask, renderer.model_stop_ids), Calls(ask)

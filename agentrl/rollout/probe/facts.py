@@ -1,4 +1,4 @@
-"""What is known of a chat template: found out by `probe`, shown by `agentrl doctor`, stored with every run."""
+"""What is known of a chat template: found out by `probe_template`, shown by `agentrl doctor`, stored with every run."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from agentrl.rollout.template import Json
 from agentrl.types import Message, ToolCall
 
 Outcome = Literal["ok", "branch", "refused"]
-NUM_SHOWN_IDS = 12
+NUM_SHOWN_IDS = 6
 """Ids of each side that a reason quotes."""
 
 
