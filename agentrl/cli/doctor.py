@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
         facts = probe_template(renderer, tools)
     except ModelError as error:
         raise ConfigError(str(error)) from error
-    is_trainable = facts.is_trainable if options.env is None else not all(map(facts.refused, ("append", "rerender")))
+    is_trainable = facts.is_trainable if options.env is None else facts.is_trainable_with_tools
     if options.json:
         found = {"model": options.model, "template_hash": renderer.template_hash, "stop_ids": renderer.stop_ids}
         print(json.dumps(found | {"is_trainable": is_trainable, "template": facts.as_json()}, indent=2))

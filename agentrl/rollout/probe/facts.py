@@ -87,6 +87,11 @@ class TemplateFacts:
         return next((one.rerender_reason for one in required), None)
 
     @property
+    def is_trainable_with_tools(self) -> bool:
+        """In at least one mode, with the tools that were given."""
+        return self.refused("append") is None or self.refused("rerender") is None
+
+    @property
     def is_trainable(self) -> bool:
         """In at least one mode, with tools or without."""
         can_rerender = self.stop_in_history is not None and self.scenarios[0].rerender != "refused"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from agentrl.errors import TemplateError
+from agentrl.rollout.context import num_common
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.template import Json
 from agentrl.types import Message, ToolCall
@@ -96,17 +97,18 @@ def _rerender(renderer: Renderer, conversation: _Conversation, tools: Sequence[J
     messages = [*conversation.history, conversation.reply, *conversation.new]
     try:
         context = renderer.start(conversation.history, tools) + _sampled(renderer, conversation, tools, opens_next)
-        keep, new = renderer.rerender(context, messages, tools)
+        rendered = renderer.start(messages, tools)
     except TemplateError as error:
         return _Played("refused", str(error))
-    text = renderer.decode(context[:keep] + new)
+    text = renderer.decode(rendered)
     if missing := sorted({message.role for message in conversation.new if message.text not in text}):
         return _Played("refused", f"the template drops {' and '.join(missing)} messages; use one that renders the role")
+    keep = num_common(context, rendered)
     if keep == len(context):
         return _Played("ok")
     if text.startswith(renderer.decode(context)):
         return _Played("branch", "the same text is split into other ids where prompt and reply meet")
-    was, now = (renderer.decode(ids[:NUM_SHOWN_IDS]) for ids in (context[keep:], new))
+    was, now = (renderer.decode(ids[:NUM_SHOWN_IDS]) for ids in (context[keep:], rendered[keep:]))
     return _Played("branch", f"sampled {was!r}, later rendered {now!r}", rewrites=True)
 
 
