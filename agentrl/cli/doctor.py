@@ -79,7 +79,7 @@ def _renderer(model: str, template: Path | None) -> Renderer:
 
 def _tokenizer(model: str) -> tuple[Any, list[int]]:
     """The tokenizer and the end tokens of the generation config; no weights are loaded."""
-    from agentrl.rollout.renderer import load_tokenizer
+    from agentrl.rollout.tokenizer import load_tokenizer
     from agentrl.train import smollm2, tiny
 
     if model == tiny.NAME:  # its template and control tokens are the same for all environments

@@ -15,15 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
-from pathlib import Path
 from typing import Any, Literal, get_args
 
-from agentrl.errors import ModelError, TemplateError
+from agentrl.errors import TemplateError
 from agentrl.rollout.control import TextEncoder, clean
 from agentrl.rollout.parser import write_reply
 from agentrl.rollout.scaffold import Scaffold
 from agentrl.rollout.selfcheck import check_template
 from agentrl.rollout.template import USER, ChatTemplate, ChatTokenizer, Json
+from agentrl.rollout.tokenizer import load_tokenizer
 from agentrl.types import Message
 
 Mode = Literal["append", "rerender"]
@@ -161,24 +161,6 @@ class Renderer:
         if self.opens_think:
             return f"{reasoning}\n</think>\n\n{content}"
         return f"<think>\n{reasoning}\n</think>\n\n{content}" if reasoning else content
-
-
-def load_tokenizer(path: str) -> tuple[Any, list[int]]:
-    """The tokenizer of a model folder or hub id, and the end tokens of its generation config. Raises ModelError."""
-    from transformers import AutoTokenizer, GenerationConfig  # heavy: not for environment authors
-
-    folder = Path(path)
-    if folder.is_dir() and not any(file for name in ("*token*", "vocab*") for file in folder.glob(name)):
-        raise ModelError(f"{path} has no tokenizer: copy the model's tokenizer.json and tokenizer_config.json into it")
-    try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} has no tokenizer that transformers can load: {error}") from error
-    try:
-        eos = GenerationConfig.from_pretrained(path).eos_token_id
-    except OSError:  # models without a generation config stop at the tokenizer's end token
-        eos = None
-    return tokenizer, eos if isinstance(eos, list) else [] if eos is None else [eos]
 
 
 def _backend(tokenizer: ChatTokenizer) -> Any:

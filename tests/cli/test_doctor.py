@@ -96,7 +96,7 @@ def test_a07_what_is_refused_has_its_reason(
 ) -> None:
     made: Any = any_template.tokenizer(name)
     stops = made.convert_tokens_to_ids(list(any_template.stops(name)))
-    monkeypatch.setattr("agentrl.rollout.renderer.load_tokenizer", lambda path: (made, stops))
+    monkeypatch.setattr("agentrl.rollout.tokenizer.load_tokenizer", lambda path: (made, stops))
     assert main(["doctor", "--model", name]) == code
     out = capsys.readouterr().out
     assert says in out and "rerender: refused: " in out
