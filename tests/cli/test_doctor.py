@@ -83,24 +83,29 @@ def test_a_template_from_a_file_is_tried(qwen3: Path, tmp_path: Path, capsys: py
     assert json.loads(capsys.readouterr().out)["template"]["thinking_at_user"] == "kept"
 
 
-@pytest.mark.parametrize(
-    ("name", "code", "says"),
-    [
-        ("phi3", 0, "append: can be trained without tools only; with tools refused: self-check, a call and its result: "
-                    "the chat template of phi3 drops tool messages"),
-        ("idefics3", 2, "append: refused: self-check, a reply and a user message: the chat template of idefics3"),
-    ],
-)  # fmt: skip
-def test_a07_what_is_refused_has_its_reason(
-    name: str, code: int, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a07_a_template_that_drops_results_does_without_tools_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made: Any = any_template.tokenizer(name)
-    stops = made.convert_tokens_to_ids(list(any_template.stops(name)))
+    made: Any = any_template.tokenizer("phi3")
+    stops = made.convert_tokens_to_ids(list(any_template.stops("phi3")))
     monkeypatch.setattr("agentrl.rollout.tokenizer.load_tokenizer", lambda path: (made, stops))
-    assert main(["doctor", "--model", name]) == code
+    assert main(["doctor", "--model", "phi3"]) == 0
     out = capsys.readouterr().out
-    assert says in out and "rerender: refused: " in out
-    assert main(["doctor", "--model", name, "--env", "calculator"]) == 2  # it can't do without its tool
+    assert "append: can be trained without tools only; with tools refused: self-check, a call and its result: " in out
+    assert out.count("the chat template of phi3 drops tool messages") > 1 and "rerender: refused: " in out
+    assert main(["doctor", "--model", "phi3", "--env", "calculator"]) == 2  # it can't do without its tool
+
+
+def test_a07_a_template_that_ends_no_reply_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "endless.jinja"
+    file.write_text("{% for message in messages %}<|{{ message.role }}|>{{ message.content }}\n{% endfor %}")
+    assert main(["doctor", "--model", "tiny", "--template", str(file)]) == 2
+    out = capsys.readouterr().out
+    assert row(out, "end of a reply") == "not marked"
+    assert row(out, "not in the vocabulary").startswith("<|assistant|>, <|user|>: ")
+    assert row(out, "reply, user").startswith("refused")
+    assert "append: refused: self-check, a reply and a user message: the chat template of endless.jinja " in out
+    assert "rerender: refused: the template writes no token that the tokenizer knows" in out
 
 
 # ---- one line, exit code 2 ----
