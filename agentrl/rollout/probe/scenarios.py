@@ -20,6 +20,8 @@ from agentrl.types import Message, ToolCall
 Outcome = Literal["ok", "branch", "refused"]
 NUM_SHOWN_IDS = 6
 """Ids of each side that a reason quotes."""
+REFUSALS = (TemplateError, ValueError)
+"""ValueError: the form in which the model calls tools can't express a call."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +90,7 @@ def _append(renderer: Renderer, conversation: _Conversation, tools: Sequence[Jso
         renderer.start(conversation.history, tools)
         sampled = renderer.encode_reply(conversation.reply)
         renderer.extend(conversation.reply, sampled, conversation.new, tools)
-    except TemplateError as error:
+    except REFUSALS as error:
         return _Played("refused", str(error))
     return _Played("ok")
 
@@ -98,7 +100,7 @@ def _rerender(renderer: Renderer, conversation: _Conversation, tools: Sequence[J
     try:
         context = renderer.start(conversation.history, tools) + _sampled(renderer, conversation, tools, opens_next)
         rendered = renderer.start(messages, tools)
-    except TemplateError as error:
+    except REFUSALS as error:
         return _Played("refused", str(error))
     text = renderer.decode(rendered)
     if missing := sorted({message.role for message in conversation.new if message.text not in text}):
