@@ -8,10 +8,11 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers.processors import TemplateProcessing
 
+from agentrl.errors import TemplateError
 from agentrl.rollout.probe import TOOL, TemplateFacts, probe_template
 from agentrl.rollout.probe.ask import common_prefix, fate
 from agentrl.rollout.renderer import Renderer
@@ -274,6 +275,36 @@ def test_a_history_that_no_turn_can_continue_is_left_to_rerender() -> None:
     found = probe_template(Renderer(tokenizer("smollm2", numbered)), [TOOL])
     assert "can't be followed turn by turn" in (found.append_refused_without_tools or "")
     assert found.refused("rerender") is None and found.is_trainable
+
+
+FORMS = st.sampled_from(
+    [
+        "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n",
+        "<|im_start|>{{ m.content | trim }}",
+        "{{ m.content }}<|endoftext|>",
+        "{{ m.content }}",
+        "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}<|im_end|>",
+        "{% for c in m.tool_calls %}{{ c.function.arguments.items() }}{% endfor %}{{ m.reasoning_content }}<|im_end|>",
+        "{{ raise_exception('no') }}",
+        "",
+    ]
+)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.fixed_dictionaries(dict.fromkeys(KEPT, FORMS)))
+def test_any_template_is_probed_or_refused(forms: dict[str, str]) -> None:
+    branches = "".join(f"{{% if m.role == '{role}' %}}{form}{{% endif %}}" for role, form in forms.items())
+    dressed = tokenizer("smollm2", f"{{% for m in messages %}}{branches}{{% endfor %}}")
+    try:
+        made = Renderer(dressed)
+    except TemplateError:
+        return
+    found = probe_template(made, [TOOL])
+    shown = {role for role, form in forms.items() if "m.content }}" in form}
+    assert {role for role, kept in found.content.items() if kept == "kept"} <= shown
+    assert found.is_trainable_with_tools <= found.is_trainable
+    json.dumps(found.as_json())
 
 
 @given(st.text(alphabet="ab"), st.text(alphabet="ab"))

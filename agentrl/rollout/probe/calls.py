@@ -55,9 +55,10 @@ class Calls:
         if first["content"] not in rendered or second["content"] not in rendered:
             return "dropped"
         closing = _behind_reply(rendered.partition(first["content"])[0])
-        stop = ends.first_stop(closing) or closing
-        opening = self._ask.control_strings(closing.partition(stop)[2]) if ends.owner() != "next message" else []
-        is_opened = (opening or [stop])[0] in between(rendered, first["content"], second["content"])
+        stop = ends.first_stop(closing)
+        apart = closing.partition(stop)[2] if stop and ends.owner() != "next message" else ""
+        opening = self._ask.control_strings(apart)
+        is_opened = (opening or [stop or closing])[0] in between(rendered, first["content"], second["content"])
         return "one by one" if is_opened else "merged"
 
     def stop(self, ends: Ends) -> str | None:
