@@ -66,7 +66,7 @@ class Display:
         lines = []
         if values["tools_in_system"]:
             lines.append("the chat template doesn't show tools as they are called: the system message describes them")
-        if values["template"]["prints_date"]:
+        if values.get("template", {}).get("prints_date"):  # a hosted run knows no template
             lines.append("the chat template prints today's date: prompts of another day differ")
         return "\n".join(f"  {line}" for line in lines)
 

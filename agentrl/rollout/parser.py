@@ -289,11 +289,17 @@ def _read_call(text: str, block: _Block, tools: Mapping[str, Tool], truncated: b
         return _bad(block.body, CallStatus.INVALID_JSON, span, '"name" is no text', id)
     if not isinstance(arguments, dict):
         return _bad(block.body, CallStatus.INVALID_JSON, span, '"arguments" is no object', id)
-    call = ToolCall(id=id, name=name, arguments=raw)
-    if name not in tools:
+    return check_call(ToolCall(id=id, name=name, arguments=raw), arguments, span, tools)
+
+
+def check_call(
+    call: ToolCall, arguments: dict[str, Any], span: tuple[int, int], tools: Mapping[str, Tool]
+) -> ParsedCall:
+    """A call whose arguments could be read, held against its tool's schema."""
+    if call.name not in tools:
         return ParsedCall(call=call, status=CallStatus.UNKNOWN_TOOL, span=span)
     try:
-        checked = tools[name].validate(arguments)
+        checked = tools[call.name].validate(arguments)
     except ValueError as error:
         return ParsedCall(call=call, status=CallStatus.INVALID_ARGUMENTS, span=span, error=_describe(error))
     return ParsedCall(call=call, status=CallStatus.OK, span=span, arguments=checked)
@@ -333,6 +339,14 @@ def _finite(text: str) -> float:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_float=_finite)
+
+
+def read_object(text: str) -> dict[str, Any]:
+    """The JSON object that `text` is. Raises ValueError or RecursionError; NaN and a key that occurs twice are none."""
+    value = _DECODER.decode(text)
+    if not isinstance(value, dict):
+        raise ValueError("it is no JSON object")
+    return value
 
 
 def _scan_object(text: str, start: int) -> _Object:

@@ -12,6 +12,7 @@ from agentrl.rollout.loop import AgentLoop, RolloutSpec
 from agentrl.rollout.parser import HermesParser
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.samplers import EngineSampler
+from agentrl.rollout.unrendered import Unrendered
 from agentrl.testing.memory import MemoryRecorder
 from agentrl.testing.toy import Toy, ToyConfig
 from agentrl.types import Sample
@@ -51,7 +52,7 @@ def call(name: str, arguments: str) -> str:
 
 
 def make_loop(
-    renderer: Renderer,
+    renderer: Renderer | Unrendered,
     client: Any,
     recorder: MemoryRecorder | None = None,
     *,
