@@ -17,12 +17,13 @@ from agentrl.config import ModelConfig, RunConfig, SamplingConfig, TrainConfig, 
 from agentrl.engine.embedded import EmbeddedEngine
 from agentrl.engine.vllm.engine import VllmEngine
 from agentrl.environment import Environment
-from agentrl.errors import ConfigError, EngineFault, ModelError
+from agentrl.errors import ConfigError, EngineFault, ModelError, TemplateError
 from agentrl.interrupts import watched
 from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.loop import AgentLoop
 from agentrl.rollout.parser import HermesParser, write_reply
 from agentrl.rollout.pool import RolloutPool
+from agentrl.rollout.probe import probe_template
 from agentrl.rollout.process import collector_spared
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.samplers import ChatSampler, EngineSampler, ReplySampler, ScriptedSampler
@@ -144,7 +145,7 @@ async def open_player(run: Run, model: Path | None) -> AsyncIterator[Player]:
             yield player
         return
     assert model is not None
-    renderer = load_renderer(run, model)
+    renderer = await load_renderer(run, model)
     async with open_engine(run, model, renderer) as (engine, client):
         sampler = EngineSampler(client)
         with collector_spared():
@@ -162,7 +163,7 @@ async def open_player(run: Run, model: Path | None) -> AsyncIterator[Player]:
 @asynccontextmanager
 async def open_hosted(run: Run, model: Path | None) -> AsyncIterator[Player]:
     """The chat endpoint at engine.url whose start gate is passed; a model's tokenizer, if there is one, counts."""
-    renderer = hosted_renderer(run) if run.config.is_hosted or model is None else load_renderer(run, model)
+    renderer = hosted_renderer(run) if run.config.is_hosted or model is None else await load_renderer(run, model)
     async with open_chat(run) as client:
         with collector_spared():
             yield Player(
@@ -256,10 +257,17 @@ def demonstrator_sampler(renderer: Renderer) -> MakeSampler:
     return make
 
 
-def load_renderer(run: Run, model_path: str | Path) -> Renderer:
-    """The model's renderer, after its start check; what it found out about the template is recorded in the run."""
+async def load_renderer(run: Run, model_path: str | Path) -> Renderer:
+    """The model's renderer, after its start check; what was found out about the template is stored with the run.
+
+    Raises ModelError, or TemplateError where the template can't be followed faithfully in the run's mode.
+    """
     renderer = Renderer.from_pretrained(str(model_path), mode=run.config.rollout.renderer_mode)
-    renderer.check(run.tool_specs())
+    facts = probe_template(renderer, run.tool_specs())
+    if refused := facts.refused(renderer.mode):
+        command = f"agentrl doctor --model {run.config.model.path} --env {run.config.env.name}"
+        raise TemplateError(f"{refused}. All that the template does: {command}")
+    await run.store.describe_template(run.id, facts.as_json())
     run.event(
         "model",
         path=run.config.model.path,
@@ -269,6 +277,7 @@ def load_renderer(run: Run, model_path: str | Path) -> Renderer:
         tools_in_system=renderer.tools_in_system,
         calls_in_content=renderer.template.calls_in_content,
         renderer_mode=renderer.mode,
+        template=facts.as_json(),
     )
     return renderer
 

@@ -17,13 +17,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any, Literal, get_args
 
-from agentrl.errors import ModelError, TemplateError
+from agentrl.errors import TemplateError
 from agentrl.rollout.control import TextEncoder, clean
 from agentrl.rollout.limits import cap_observation
 from agentrl.rollout.parser import write_reply
 from agentrl.rollout.scaffold import Scaffold
 from agentrl.rollout.selfcheck import check_template
 from agentrl.rollout.template import USER, ChatTemplate, ChatTokenizer, Json
+from agentrl.rollout.tokenizer import load_tokenizer
 from agentrl.types import Message
 
 Mode = Literal["append", "rerender"]
@@ -54,7 +55,9 @@ class Renderer:
         self.encoder = TextEncoder(_backend(tokenizer))
         self.template = ChatTemplate(tokenizer, self.encoder, template_kwargs or {})
         eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-        self.scaffold = Scaffold(self.template, [*(stop_ids or ()), *eos])
+        self.model_stop_ids = frozenset([*(stop_ids or ()), *eos])
+        """The stops of tokenizer and generation config."""
+        self.scaffold = Scaffold(self.template, self.model_stop_ids)
         self.stop_ids: tuple[int, ...] = tuple(sorted(self.scaffold.stop_ids))
         """Sampling stops at each of these."""
         self._starts: dict[tuple[Any, ...], list[int]] = {}
@@ -68,17 +71,7 @@ class Renderer:
         cls, path: str, *, mode: Mode = "append", template_kwargs: Mapping[str, Any] | None = None
     ) -> Renderer:
         """The renderer of a model folder or hub id. Raises ModelError (no tokenizer) or TemplateError (no template)."""
-        from transformers import AutoTokenizer, GenerationConfig  # heavy: not for environment authors
-
-        try:
-            tokenizer: Any = AutoTokenizer.from_pretrained(path)
-        except (OSError, ValueError) as error:
-            raise ModelError(f"{path} has no tokenizer that transformers can load: {error}") from error
-        try:
-            eos = GenerationConfig.from_pretrained(path).eos_token_id
-        except OSError:  # models without a generation config stop at the tokenizer's end token
-            eos = None
-        stop_ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
+        tokenizer, stop_ids = load_tokenizer(path)
         return cls(tokenizer, mode=mode, template_kwargs=template_kwargs, stop_ids=stop_ids)
 
     @property

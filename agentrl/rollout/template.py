@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from jinja2 import TemplateSyntaxError
+
 from agentrl.errors import TemplateError
 from agentrl.rollout.control import SENTINEL, TextEncoder, clean
 from agentrl.rollout.parser import write_reply
@@ -64,6 +66,10 @@ class ChatTemplate:
             text: str = self.tokenizer.apply_chat_template(
                 list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=prompt, **self.kwargs
             )
+        except TemplateSyntaxError as error:
+            raise TemplateError(
+                f"the chat template of {self.name} has a syntax error in line {error.lineno}: {error.message}"
+            ) from error
         except Exception as error:  # templates raise jinja errors, TypeError, ValueError and more
             roles = ", ".join(message["role"] for message in messages)
             raise TemplateError(
