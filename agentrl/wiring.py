@@ -19,7 +19,7 @@ from agentrl.environment import Environment
 from agentrl.errors import ConfigError, ModelError, TrainingError
 from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.loop import AgentLoop
-from agentrl.rollout.parser import HermesParser, write_reply
+from agentrl.rollout.parsers import make_parser
 from agentrl.rollout.pool import RolloutPool
 from agentrl.rollout.process import collector_spared, require_open_files
 from agentrl.rollout.renderer import Renderer
@@ -261,7 +261,6 @@ def make_pool(
         env_config=config.env.options,
         sampler=sampler,
         renderer=renderer,
-        parser=HermesParser(in_think=renderer.opens_think),
         recorder=run.store.recorder,
         limits=config.limits,
         sampling=sampling or config.sampling,
@@ -288,7 +287,9 @@ def demonstrator_sampler(renderer: Renderer) -> MakeSampler:
 
 def load_renderer(run: Run, model_path: str | Path) -> Renderer:
     """The model's renderer, after its start check; what it found out about the template is recorded in the run."""
-    renderer = Renderer.from_pretrained(str(model_path), mode=run.config.rollout.renderer_mode)
+    renderer = Renderer.from_pretrained(
+        str(model_path), mode=run.config.rollout.renderer_mode, tool_parser=run.config.model.tool_parser
+    )
     renderer.check(run.tool_specs())
     run.event(
         "model",
@@ -298,6 +299,7 @@ def load_renderer(run: Run, model_path: str | Path) -> Renderer:
         template_hash=renderer.template_hash,
         tools_in_system=renderer.tools_in_system,
         calls_in_content=renderer.template.calls_in_content,
+        tool_parser=renderer.parser.name,
         renderer_mode=renderer.mode,
     )
     return renderer
@@ -331,7 +333,7 @@ def random_tiny(run: Run) -> Path:
     for task in tasks:
         texts += [message.text for message in task.messages]
         oracle = env.oracle(task)
-        texts += [write_reply(oracle(task.messages))] if oracle else []
+        texts += [make_parser("hermes").write(oracle(task.messages))] if oracle else []
     return tiny.make(run.folder / "start", texts, run.config.seed)
 
 

@@ -25,7 +25,7 @@ from agentrl.rollout.faults import MAX_ERROR_CHARACTERS, describe, with_causes
 from agentrl.rollout.grading import measure
 from agentrl.rollout.hooks import Hooks
 from agentrl.rollout.limits import call_budget, cap_observation
-from agentrl.rollout.parser import ToolCallParser, bad_call_observation
+from agentrl.rollout.parsers.checking import bad_call_observation
 from agentrl.rollout.recorder import Recorder
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.retry import engine_error_behind
@@ -102,7 +102,6 @@ class AgentLoop:
         env_config: EnvironmentConfig,
         sampler: Callable[[Environment, Task], ReplySampler],
         renderer: Renderer,
-        parser: ToolCallParser,
         recorder: Recorder,
         limits: LimitsConfig,
         sampling: SamplingConfig,
@@ -114,7 +113,6 @@ class AgentLoop:
         self.env_config = env_config
         self.sampler = sampler
         self.renderer = renderer
-        self.parser = parser
         self.recorder = recorder
         self.limits = limits
         self.sampling = sampling
@@ -273,7 +271,7 @@ class AgentLoop:
         keep: int,
     ) -> Turn:
         index, earlier = len(episode.trajectory.turns), episode.trajectory.turns_of()
-        parsed = self.parser.parse(
+        parsed = self.renderer.parser.parse(
             generation.ids,
             self.renderer.decode,
             tools={tool.name: tool for tool in episode.env.tools},
@@ -321,7 +319,7 @@ class AgentLoop:
                 parsed.status = CallStatus.NOT_RUN
                 results.append(ToolResult(content="Not run: the episode has ended.", is_error=True))
             elif parsed.arguments is None:
-                results.append(_refused(parsed, tools))
+                results.append(_refused(parsed, tools, self.renderer.parser.form))
             else:
                 results.append(await self.tool_runner.run(parsed, tools, ctx))
         return results
@@ -381,8 +379,8 @@ def _end(trajectory: Trajectory, reason: StopReason, error: str | None) -> None:
     trajectory.error = error
 
 
-def _refused(parsed: ParsedCall, tools: Mapping[str, Tool]) -> ToolResult:
-    content = bad_call_observation(parsed, tools, MAX_ECHO_CHARACTERS)
+def _refused(parsed: ParsedCall, tools: Mapping[str, Tool], form: str) -> ToolResult:
+    content = bad_call_observation(parsed, tools, MAX_ECHO_CHARACTERS, form)
     parsed.result = content
     return ToolResult(content=content, is_error=True)
 

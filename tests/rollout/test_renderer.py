@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from agentrl.errors import ModelError, TemplateError
-from agentrl.rollout.parser import HermesParser
 from agentrl.rollout.renderer import Renderer
 from agentrl.types import Message, TextPart, ToolCall
 from tests.rollout.templates import (
@@ -48,7 +47,7 @@ def odd_ids(made: Renderer, text: str) -> list[int]:
 
 
 def parsed(made: Renderer, ids: list[int]) -> Message:
-    return HermesParser(in_think=made.opens_think).parse(ids, made.decode, tools=TOOLS, stop_ids=made.stop_ids).message
+    return made.parser.parse(ids, made.decode, tools=TOOLS, stop_ids=made.stop_ids).message
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -193,7 +192,7 @@ def test_a_prompt_that_opens_a_think_block_is_known_and_continued() -> None:
     assert made.opens_think and not renderer("qwen3").opens_think
     ids = made.encode_reply(Message(role="assistant", content="four", reasoning="2+2"))
     assert made.decode(ids).startswith("2+2\n</think>")
-    message = HermesParser(in_think=True).parse(ids, made.decode, tools={}, stop_ids=made.stop_ids).message
+    message = made.parser.parse(ids, made.decode, tools={}, stop_ids=made.stop_ids).message
     assert (message.reasoning, message.content) == ("2+2", "four")
 
 
