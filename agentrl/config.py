@@ -65,7 +65,9 @@ class RolloutConfig(Section):
     """Attempts per sample where the ending is a fault (R3)."""
     max_fault_share: float = Field(0.5, ge=0, le=1)
     """The run stops where more than this share of a step's samples end in a fault; 1: never."""
-    renderer_mode: Literal["append"] = "append"
+    renderer_mode: Literal["append", "rerender"] = "append"
+    """append: the next turn continues the ids that were sampled. rerender: the chat template writes the conversation
+    anew before each reply, and where it changes what was sampled (drops earlier thinking), the turn is a branch."""
 
 
 class ModelConfig(Section):

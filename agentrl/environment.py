@@ -69,6 +69,9 @@ class StepResult:
     """The episode is over."""
     truncated: bool = False
     """The environment cut it off; the stop reason is env_truncated."""
+    history: list[Message] | None = None
+    """What the model shall see in place of all that was said until here, the last reply included: a summary, or a
+    conversation with a part left out. `messages` come after it. What was sampled is trained as it was sampled."""
 
 
 def tool_messages(reply: Message, results: Sequence[ToolResult]) -> list[Message]:

@@ -24,7 +24,7 @@ class Hooks:
 
     async def reset(self, env: Environment, task: Task, ctx: EnvironmentContext) -> list[Message]:
         messages = await self._call("reset", env.reset, task, ctx)
-        if not isinstance(messages, Sequence) or not all(isinstance(message, Message) for message in messages):
+        if not _are_messages(messages):
             raise RolloutFault("environment.reset returned no list of Messages")
         return list(messages)
 
@@ -32,6 +32,8 @@ class Hooks:
         step = await self._call("step", env.step, reply, results)
         if not isinstance(step, StepResult):
             raise RolloutFault(f"environment.step returned {type(step).__name__}, not a StepResult")
+        if step.history is not None and not _are_messages(step.history):
+            raise RolloutFault("environment.step returned a history that is no list of Messages")
         if not isinstance(step.reward, Real):
             raise RolloutFault(f"environment.step returned the reward {step.reward!r}, which is no number")
         return step
@@ -60,3 +62,7 @@ class Hooks:
             raise
         except Exception as error:
             raise RolloutFault.of(StopReason.ENV_ERROR, describe(f"environment.{name}", error)) from error
+
+
+def _are_messages(value: Any) -> bool:
+    return isinstance(value, Sequence) and all(isinstance(message, Message) for message in value)

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from agentrl.config import LimitsConfig, SamplingConfig
 from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, StepResult
@@ -21,6 +21,7 @@ from agentrl.place import locate
 from agentrl.rollout.chat import recorded_chat
 from agentrl.rollout.chat_client import ChatClient
 from agentrl.rollout.client import Generation, SamplingParams
+from agentrl.rollout.context import Context, Prompt
 from agentrl.rollout.faults import MAX_ERROR_CHARACTERS, describe, with_causes
 from agentrl.rollout.grading import measure
 from agentrl.rollout.hooks import Hooks
@@ -85,9 +86,7 @@ class _Episode:
     sampler: ReplySampler
     deadline: float
     """On the clock of `time.monotonic`."""
-    ids: list[int] = field(default_factory=list)
-    """The full context so far."""
-    messages: list[Message] = field(default_factory=list)
+    context: Context
     num_bad_replies: int = 0
     """Replies in a row whose calls were all unusable."""
 
@@ -166,7 +165,8 @@ class AgentLoop:
     async def _play_to_the_end(self, env: Environment, trajectory: Trajectory) -> None:
         deadline = time.monotonic() + self.limits.episode_timeout_s
         sampler = self.sampler(env, trajectory.task)
-        episode = _Episode(env=env, trajectory=trajectory, sampler=sampler, deadline=deadline)
+        context = Context(self.renderer, [tool.spec() for tool in env.tools])
+        episode = _Episode(env=env, trajectory=trajectory, sampler=sampler, deadline=deadline, context=context)
         try:
             async with asyncio.timeout(self.limits.episode_timeout_s):
                 reason = await self._play(episode)
@@ -183,15 +183,12 @@ class AgentLoop:
             _end(trajectory, fault.stop_reason, str(fault)[:MAX_ERROR_CHARACTERS])
 
     async def _play(self, episode: _Episode) -> StopReason:
-        new_messages = await self._reset(episode)
-        specs = [tool.spec() for tool in episode.env.tools]
-        new_ids = self.renderer.start(new_messages, specs)
+        prompt = episode.context.start(await self._reset(episode))
         while len(episode.trajectory.turns_of()) < self.limits.max_turns:
-            num_context = len(episode.ids) + len(new_ids)
-            max_tokens, bound = call_budget(self.limits, self.window, num_context, episode.trajectory.num_sampled)
+            max_tokens, bound = call_budget(self.limits, self.window, prompt.num_ids, episode.trajectory.num_sampled)
             if max_tokens < 1:
                 return bound
-            turn, is_cut = await self._sample_turn(episode, new_ids, new_messages, max_tokens)
+            turn, is_cut = await self._sample_turn(episode, prompt, max_tokens)
             if is_cut:
                 return bound
             step = await self._answer(episode, turn)
@@ -199,8 +196,7 @@ class AgentLoop:
                 return StopReason.COMPLETED if step.terminated else StopReason.ENV_TRUNCATED
             if episode.num_bad_replies >= self.limits.max_bad_calls:
                 return StopReason.PARSE_LIMIT
-            new_messages = self._capped(step.messages)
-            new_ids = self.renderer.extend(turn.message, turn.sampled_ids, new_messages, specs)
+            prompt = episode.context.follow(self._capped(step.messages), step.history)
         return StopReason.MAX_TURNS
 
     async def _reset(self, episode: _Episode) -> list[Message]:
@@ -209,24 +205,18 @@ class AgentLoop:
         ctx = EnvironmentContext(sandbox=None, seed=trajectory.env_seed, deadline=episode.deadline, chat=chat)
         return await self.hooks.reset(episode.env, trajectory.task, ctx)
 
-    async def _sample_turn(
-        self, episode: _Episode, new_ids: list[int], new_messages: list[Message], max_tokens: int
-    ) -> tuple[Turn, bool]:
+    async def _sample_turn(self, episode: _Episode, prompt: Prompt, max_tokens: int) -> tuple[Turn, bool]:
         """Sample and record one turn; True: the reply was cut by its token limit."""
-        trajectory = episode.trajectory
+        trajectory, context = episode.trajectory, episode.context
         locate(turn=len(trajectory.turns))
         started_at, started = time.time(), time.monotonic()
         params = self._params(trajectory, len(trajectory.turns_of()), max_tokens)
-        keep = len(episode.ids)
-        episode.ids += new_ids
-        episode.messages += new_messages
-        request_id = f"{trajectory.id}-{len(trajectory.turns)}"
-        generation = await self._generate(episode, params, request_id)
-        turn = self._make_turn(episode, generation, params, new_ids, new_messages, keep)
+        context.take(prompt)
+        generation = await self._generate(episode, params, f"{trajectory.id}-{len(trajectory.turns)}")
+        turn = self._make_turn(episode, generation, params, prompt)
         turn.started_at = started_at
         turn.timings["sample"] = time.monotonic() - started
-        episode.ids += turn.sampled_ids
-        episode.messages.append(turn.message)
+        context.reply(turn.index, turn.sampled_ids, turn.message)
         trajectory.turns.append(turn)
         await self.recorder.add_turn(trajectory, turn)
         return turn, generation.finish_reason == "length"
@@ -237,7 +227,8 @@ class AgentLoop:
         limit = asyncio.timeout(timeout_s)
         try:
             async with limit:
-                return await episode.sampler.sample(episode.ids, episode.messages, params, request_id)
+                context = episode.context
+                return await episode.sampler.sample(context.ids, context.messages, params, request_id)
         except RolloutFault:
             raise
         except Exception as error:
@@ -261,16 +252,8 @@ class AgentLoop:
             stop_token_ids=tuple(self.renderer.stop_ids),
         )
 
-    def _make_turn(
-        self,
-        episode: _Episode,
-        generation: Generation,
-        params: SamplingParams,
-        new_ids: list[int],
-        new_messages: list[Message],
-        keep: int,
-    ) -> Turn:
-        index, earlier = len(episode.trajectory.turns), episode.trajectory.turns_of()
+    def _make_turn(self, episode: _Episode, generation: Generation, params: SamplingParams, prompt: Prompt) -> Turn:
+        index = len(episode.trajectory.turns)
         parsed = self.renderer.parser.parse(
             generation.ids,
             self.renderer.decode,
@@ -284,13 +267,13 @@ class AgentLoop:
                 call.status = CallStatus.NOT_RUN  # until it has run
         return Turn(
             index=index,
-            parent=earlier[-1].index if earlier else None,
-            keep=keep,
-            prompt_ids=new_ids,
+            parent=prompt.parent,
+            keep=prompt.keep,
+            prompt_ids=prompt.new_ids,
             sampled_ids=generation.ids,
             logprobs=generation.logprobs,
             calls=_engine_calls(generation, params),
-            prompt_messages=list(new_messages),
+            prompt_messages=list(prompt.new_messages),
             message=parsed.message,
             tool_calls=parsed.calls,
             sampler=Sampler.IMPORT if generation.is_text else episode.sampler.kind,

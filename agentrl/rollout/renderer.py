@@ -8,7 +8,7 @@ there, and new ids with mask 0::
     sampled                                                        4<end>
     extend(reply, sampled, new)                                          \\n<user>sure?<end>\\n<assistant>
 
-`rerender` mode follows a template that rewrites history: see `Renderer.rerender`.
+`rerender` mode follows a template that rewrites history: see `agentrl.rollout.context`.
 """
 
 from __future__ import annotations
@@ -139,20 +139,6 @@ class Renderer:
         if last in self.stop_ids:
             return ids if tail.opens else ids[1:]
         return self.encoder.encode(self.scaffold.closer_prefix) + ids
-
-    def rerender(
-        self, context: Sequence[int], messages: Sequence[Message], tools: Sequence[Json] = ()
-    ) -> tuple[int, list[int]]:
-        """(keep, new ids): the whole conversation rendered anew is context[:keep] + new ids.
-
-        For templates that rewrite history, where the model was trained on the rewritten form: the next turn is a
-        branch that keeps what is equal. What is not kept stays as it was sampled, in the parent's Row.
-        """
-        rendered = self.start(messages, tools)
-        pairs = zip(context, rendered, strict=False)
-        keep = next((i for i, (old, new) in enumerate(pairs) if old != new), min(len(context), len(rendered)))
-        keep = min(keep, len(rendered) - 1)  # a turn has at least one id of its own
-        return keep, rendered[keep:]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, control strings included."""

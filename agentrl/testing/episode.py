@@ -125,6 +125,9 @@ class Episode:
         if not isinstance(step, StepResult):
             raise ContractError(f"step returned {type(step).__name__}; return a StepResult")
         _check_messages("step", step.messages)
+        if step.history is not None:
+            _check_messages("step's history", step.history)
+            self.messages = list(step.history)
         _check_number("step's reward", step.reward)
         turn.reward = step.reward
         return step

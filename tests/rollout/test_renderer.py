@@ -227,19 +227,6 @@ def test_parts_and_empty_contents_are_text() -> None:
     )
 
 
-def test_rerender_branches_at_the_first_id_that_differs() -> None:
-    made = Renderer(tokenizer("qwen3"), mode="rerender")
-    first = made.start([user("hi")])
-    sampled = made.encode_reply(Message(role="assistant", content="yes", reasoning="long thought"))
-    context = first + sampled
-    messages = [user("hi"), Message(role="assistant", content="yes", reasoning="long thought"), user("more")]
-    keep, new = made.rerender(context, messages)
-    assert keep == len(first)  # this template drops thinking before the last user message
-    assert context[:keep] + new == made.start(messages)
-    same, nothing_new = made.rerender(made.start(messages), messages)
-    assert len(nothing_new) == 1 and same == len(made.start(messages)) - 1
-
-
 def test_padding_and_truncation_of_a_shared_tokenizer_do_not_reach_the_ids() -> None:
     shared = tokenizer("smollm2")
     made = Renderer(shared)

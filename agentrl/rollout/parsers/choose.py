@@ -6,8 +6,8 @@ where it reads these calls back. Nothing is looked up by the model's name.
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -123,7 +123,8 @@ def _reply(render: Render, arguments: Sequence[Any]) -> str | None:
         closing = render([_USER, {"role": "assistant", "content": "plain reply"}], tools, prompt=False)
     except TemplateError:
         return None
-    start = len(os.path.commonprefix([prompt, rendered]))
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(prompt, rendered, strict=False))
+    start = sum(1 for _ in same)
     if start < len(prompt) and ">" not in rendered[rendered.rfind("<", 0, start) : start]:
         start = rendered.rfind("<", 0, start)  # not in the middle of a tag
     return rendered[start:].removesuffix(closing.rpartition("plain reply")[2])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 Decode = Callable[[Sequence[int]], str]
 _SHIFT = 0xDC00
@@ -50,7 +50,7 @@ def _places(text: str, ids: Sequence[int], decode: Decode, control_ids: set[int]
     if not starts:
         return set()
     bounds = [0, *starts, len(ids)]
-    pieces = [decode(ids[i:j]) if i < j else "" for i, j in zip(bounds, bounds[1:], strict=False)]
+    pieces = [decode(ids[i:j]) if i < j else "" for i, j in pairwise(bounds)]
     if "".join(pieces) == text:
         return set(accumulate(map(len, pieces[:-1])))
     return {len(decode(ids[:start])) for start in starts}
