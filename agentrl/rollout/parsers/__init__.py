@@ -7,9 +7,13 @@ from collections.abc import Mapping
 
 from agentrl.errors import ConfigError
 from agentrl.rollout.parsers.base import ParsedReply, ToolCallParser
+from agentrl.rollout.parsers.glm import GlmParser
 from agentrl.rollout.parsers.hermes import HermesParser
+from agentrl.rollout.parsers.qwen3_coder import Qwen3CoderParser
 
-PARSERS: dict[str, type[ToolCallParser]] = {parser.name: parser for parser in (HermesParser,)}
+PARSERS: dict[str, type[ToolCallParser]] = {
+    parser.name: parser for parser in (HermesParser, Qwen3CoderParser, GlmParser)
+}
 """By the name in `model.tool_parser`; `auto` tries them in this order."""
 
 __all__ = ["PARSERS", "ParsedReply", "ToolCallParser", "make_parser"]

@@ -6,6 +6,8 @@ What can't be read is never repaired and never run; it is reported to the model.
 
 from __future__ import annotations
 
+import itertools
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from agentrl.rollout.parsers.checking import checked
 from agentrl.rollout.parsers.sampled import Decode, TokenPlaces, disguise, plain, without_surrogates
+from agentrl.rollout.parsers.strict_json import read_value
 from agentrl.tool import Tool
 from agentrl.types import Message, ParsedCall, ToolCall
 
@@ -69,6 +72,8 @@ class ToolCallParser(ABC):
     think_open: ClassVar[str] = "<think>"
     is_prompted: ClassVar[bool] = False
     """No chat template writes this form: a model uses it because the system message says so."""
+    around: ClassVar[tuple[str, str, str]] = ("", "\n", "")
+    """Before the first call, between two, and after the last."""
     call_end: ClassVar[str] = ""
     """The stop token that a model samples after calls, where it is another one than after text."""
 
@@ -84,8 +89,12 @@ class ToolCallParser(ABC):
         """The parts of a reply in order. Never raises for any text."""
 
     @abstractmethod
-    def write_calls(self, calls: Sequence[ToolCall]) -> str:
-        """Calls as `blocks` finds them. Raises ValueError for what the form can't express."""
+    def write_call(self, call: ToolCall, arguments: dict[str, Any]) -> str:
+        """One call as `blocks` finds it; what the form can't express needn't be cared for."""
+
+    def write_broken(self, text: str) -> str:
+        """A call that couldn't be read: its text, with the tags around it that were taken off."""
+        return text
 
     # ---- and gets ----
 
@@ -123,9 +132,32 @@ class ToolCallParser(ABC):
     def write(self, message: Message) -> str:
         """What a model of the family says for a message's content and calls: `parse_text` reads them back.
 
-        Raises ValueError for a call that the form can't express.
+        A call whose arguments are no JSON object, which couldn't be read, is written as its text. Raises ValueError for
+        a call that the form can't express.
         """
         return "\n".join(part for part in (message.text, self.write_calls(message.tool_calls)) if part)
+
+    def write_calls(self, calls: Sequence[ToolCall]) -> str:
+        """The calls of a message, as `write` does it."""
+        if not calls:
+            return ""
+        objects = [_object(call.arguments) for call in calls]
+        parts = [
+            self.write_broken(call.arguments) if arguments is None else self.write_call(call, arguments)
+            for call, arguments in zip(calls, objects, strict=True)
+        ]
+        begin, between, end = self.around
+        written = f"{begin}{between.join(parts)}{end}"
+        if all(arguments is not None for arguments in objects):
+            self._check_written(written, calls)
+        return written
+
+    def _check_written(self, written: str, calls: Sequence[ToolCall]) -> None:
+        found = [call for block in self.blocks(written) for call in block.calls]
+        for call, read in itertools.zip_longest(calls, found):
+            if call is None or read is None or not _is_same(read, call):
+                name = call.name if call else calls[-1].name
+                raise ValueError(f"a call of {name!r} can't be written in the form {self.name}: {self.form}")
 
     def instructions(self, schemas: str) -> str:
         """What the system message says where a template shows no tools; `schemas`: one a line."""
@@ -163,3 +195,24 @@ class _Parts:
         said = "".join(self.content)
         content = said.strip() if self.reasoning or calls else said
         return Message(role="assistant", content=content, reasoning=thought, tool_calls=calls)
+
+
+def as_text(value: Any) -> str:
+    """A value in a form that carries texts: a text as it is, all else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        value = read_value(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _is_same(read: FoundCall, call: ToolCall) -> bool:
+    wanted = _object(call.arguments)
+    if read.as_text and wanted is not None:
+        wanted = {key: as_text(value) for key, value in wanted.items()}
+    # 1, 1.0 and True are equal in Python, not in JSON.
+    return read.name == call.name and json.dumps(read.arguments, sort_keys=True) == json.dumps(wanted, sort_keys=True)

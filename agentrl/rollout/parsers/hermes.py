@@ -12,13 +12,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from agentrl.rollout.parsers.base import FoundCall
 from agentrl.rollout.parsers.strict_json import Object, read_object, skip_space
 from agentrl.rollout.parsers.tagged import TaggedParser, broken
 from agentrl.types import ToolCall
 
-_CALL, _CALL_END = "<tool_call>", "</tool_call>"
+_TAGS = _CALL, _CALL_END = "<tool_call>", "</tool_call>"
 _NAME = re.compile(r'"name"\s*:\s*"([^"\\]*)"')
 
 
@@ -31,15 +32,15 @@ class HermesParser(TaggedParser):
         "write its name and arguments as one JSON object between tags, once for each call:\n"
         '<tool_call>\n{"name": "<name>", "arguments": {...}}\n</tool_call>'
     )
-    tags = ("<think>", "</think>", "<tool_response>", "</tool_response>", _CALL, _CALL_END)
-    opening = _CALL
+    tags = ("<think>", "</think>", "<tool_response>", "</tool_response>", *_TAGS)
+    call_tags = _TAGS
 
     def calls_at(self, text: str, start: int, place: int) -> tuple[Sequence[FoundCall], int]:
         body = skip_space(text, place)
         try:
             value = read_object(text, body)
         except ValueError as error:
-            return _named(*broken(text, start, body, _CALL_END, str(error), _CALL))
+            return _named(*broken(text, start, body, _TAGS, str(error)))
         after = skip_space(text, value.end)
         if text.startswith(_CALL_END, after):
             end = after + len(_CALL_END)
@@ -51,9 +52,9 @@ class HermesParser(TaggedParser):
             call = FoundCall(start=start, end=value.end, raw=text[body : value.end], problem=f"no {_CALL_END}")
             call.is_open = is_last
             return _named([call], value.end)
-        return _named(*broken(text, start, body, _CALL_END, "something follows the object", _CALL))
+        return _named(*broken(text, start, body, _TAGS, "something follows the object"))
 
-    def write_call(self, call: ToolCall) -> str:
+    def write_call(self, call: ToolCall, arguments: dict[str, Any]) -> str:
         name = json.dumps(call.name, ensure_ascii=False)
         return f'{_CALL}\n{{"name": {name}, "arguments": {call.arguments}}}\n{_CALL_END}'
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 from agentrl.rollout.parsers.base import Block, FoundCall, ToolCallParser
-from agentrl.types import ToolCall
 
 
 class _Region(NamedTuple):
@@ -35,24 +35,24 @@ class TaggedParser(ToolCallParser):
     think_close: ClassVar[str] = "</think>"
     result_tags: ClassVar[tuple[str, str]] = ("<tool_response>", "</tool_response>")
     """Between these an environment's answer stands."""
-    opening: ClassVar[str]
-    """A regular expression for where a call begins."""
+    call_tags: ClassVar[tuple[str, str]]
+    """Between these a call stands."""
+    opening: ClassVar[str] = ""
+    """A regular expression for where a call begins, if that is not just the first of `call_tags`."""
 
     def __init__(self, *, control: Mapping[str, int] | None = None, in_think: bool = False) -> None:
         super().__init__(control=control, in_think=in_think)
         think, result = re.escape(self.think_open), re.escape(self.result_tags[0])
-        self._opening = re.compile(f"(?P<think>{think})|(?P<result>{result})|(?P<call>{self.opening})")
+        self._opening = re.compile(
+            f"(?P<think>{think})|(?P<result>{result})|(?P<call>{self.opening or re.escape(self.call_tags[0])})"
+        )
 
     @abstractmethod
     def calls_at(self, text: str, start: int, place: int) -> tuple[Sequence[FoundCall], int]:
-        """The calls of the block that opens at [start, place), at least one, and where the block ends."""
+        """The calls of the block whose opening tag is at [start, place), at least one, and where the block ends."""
 
-    @abstractmethod
-    def write_call(self, call: ToolCall) -> str:
-        """One call. Raises ValueError for what the form can't express."""
-
-    def write_calls(self, calls: Sequence[ToolCall]) -> str:
-        return "\n".join(map(self.write_call, calls))
+    def write_broken(self, text: str) -> str:
+        return f"{self.call_tags[0]}\n{text}\n{self.call_tags[1]}"
 
     def blocks(self, text: str) -> Iterator[Block]:
         end = _find(text, self.think_close, 0) if self.in_think else self._end_of_open_think(text)
@@ -99,16 +99,35 @@ class TaggedParser(ToolCallParser):
         return _Region("call", start, end, calls=calls)
 
 
-def broken(
-    text: str, start: int, place: int, close: str, problem: str, reopen: str = ""
-) -> tuple[list[FoundCall], int]:
-    """A call that can't be read: it ends at its closing tag, or before a line that starts the next call."""
-    pattern = re.escape(close) + (f"|\\n(?={re.escape(reopen)})" if reopen else "")
-    end = re.compile(pattern).search(text, place)
+def broken(text: str, start: int, place: int, tags: tuple[str, str], problem: str) -> tuple[list[FoundCall], int]:
+    """A call that can't be read, and where it ends.
+
+    That is at the closing tag that belongs to its opening one, so that nothing it quotes is run; where there is none,
+    at the first closing tag or before a line that starts the next call.
+    """
+    opening, closing = tags
+    end = _partners(text, opening, closing).get(text.find(opening, start))
     if end is None:
-        problem = f"no {close}"
-        return [FoundCall(start=start, end=len(text), raw=text[place:], problem=problem, is_open=True)], len(text)
-    return [FoundCall(start=start, end=end.end(), raw=text[place : end.start()], problem=problem)], end.end()
+        match = re.compile(f"{re.escape(closing)}|\\n(?={re.escape(opening)})").search(text, place)
+        if match is None:
+            call = FoundCall(start=start, end=len(text), raw=text[place:], problem=f"no {closing}", is_open=True)
+            return [call], len(text)
+        end = match.end()
+    body = text[place:end].removesuffix(closing)
+    return [FoundCall(start=start, end=end, raw=body, problem=problem)], end
+
+
+@lru_cache(maxsize=4)
+def _partners(text: str, opening: str, closing: str) -> dict[int, int]:
+    """Where each opening tag is → where the closing tag that belongs to it ends, if there is one."""
+    partners: dict[int, int] = {}
+    opened: list[int] = []
+    for match in re.finditer(f"({re.escape(opening)})|{re.escape(closing)}", text):
+        if match[1] is not None:
+            opened.append(match.start())
+        elif opened:
+            partners[opened.pop()] = match.end()
+    return partners
 
 
 def _find(text: str, tag: str, start: int) -> int:
