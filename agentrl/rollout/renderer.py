@@ -153,8 +153,10 @@ class Renderer:
 
         For scripted play. The text is trusted: think and call tags become control ids where the tokenizer has them.
         """
-        body = self._reply_body(self.parser.write(message), message.reasoning or "")
-        end = self.scaffold.reply_end
+        written = self.parser.write(message)
+        body = clean(written) if self.parser.is_whole else self._reply_body(written, message.reasoning or "")
+        ends_calls = self.encoder.control.get(self.parser.call_end) in self.stop_ids and message.tool_calls
+        end = self.parser.call_end if ends_calls else self.scaffold.reply_end
         if end is None:  # the template ends no reply; any stop id will do, the next message's opening is added
             eos = self.tokenizer.eos_token_id
             end = self.encoder.decode([self.stop_ids[0] if eos is None else eos])

@@ -72,6 +72,8 @@ class ToolCallParser(ABC):
     think_open: ClassVar[str] = "<think>"
     is_prompted: ClassVar[bool] = False
     """No chat template writes this form: a model uses it because the system message says so."""
+    is_whole: ClassVar[bool] = False
+    """`write` gives all of a reply that follows the prompt, its thinking too."""
     around: ClassVar[tuple[str, str, str]] = ("", "\n", "")
     """Before the first call, between two, and after the last."""
     call_end: ClassVar[str] = ""

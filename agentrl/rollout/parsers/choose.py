@@ -63,7 +63,7 @@ def choose_parser(name: str, render: Render, *, control: Mapping[str, int], prom
     if name == AUTO:
         name = reading[0] if reading else "hermes"
     parser = make_parser(name, control=control)
-    parser.in_think = prompt.rstrip().endswith(parser.think_open)
+    parser.in_think = prompt.rstrip().endswith(parser.think_open.rstrip())
     writes_calls = parser.name in reading
     if reading and not writes_calls and not parser.is_prompted:
         raise TemplateError(

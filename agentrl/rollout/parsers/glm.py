@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from agentrl.rollout.parsers.elements import ElementParser, value_without
+from agentrl.rollout.parsers.elements import ElementParser, Elements, value_without
 
 _OWN = "/?tool_call>|/?arg_key>|/?arg_value>"
 _VALUE_TAGS = ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
@@ -29,13 +29,15 @@ class GlmParser(ElementParser):
     )
     call_tags = ("<tool_call>", "</tool_call>")
     tags = ("<think>", "</think>", "<tool_response>", "</tool_response>", *call_tags, *_VALUE_TAGS)
-    head = re.compile(r"\s*([^<>\s]++)\s*(?=<)")
-    argument = re.compile(
-        rf"<arg_key>([^<>]++)</arg_key>\s*<arg_value>({value_without(_OWN)})</arg_value>\s*", re.DOTALL
-    )
-    tail = re.compile("</tool_call>")
-    written = (
-        "<tool_call>{name}\n",
-        "<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n",
-        "</tool_call>",
+    elements = Elements(
+        head=re.compile(r"\s*([^<>\s]++)\s*(?=<)"),
+        argument=re.compile(
+            rf"<arg_key>([^<>]++)</arg_key>\s*<arg_value>({value_without(_OWN)})</arg_value>\s*", re.DOTALL
+        ),
+        tail=re.compile("</tool_call>"),
+        written=(
+            "<tool_call>{name}\n",
+            "<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n",
+            "</tool_call>",
+        ),
     )

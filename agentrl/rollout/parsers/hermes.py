@@ -70,9 +70,13 @@ def json_call(value: Object, arguments_key: str) -> FoundCall:
     return FoundCall(start=0, end=0, name=name, arguments=arguments, raw=raw)
 
 
+def guess_name(raw: str) -> str:
+    """The name in a call that can't be read, for the report."""
+    guess = _NAME.search(raw)
+    return guess[1] if guess else ""
+
+
 def _named(calls: list[FoundCall], end: int) -> tuple[list[FoundCall], int]:
-    """Calls that can't be read, with a guess at their names."""
     for call in calls:
-        guess = _NAME.search(call.raw)
-        call.name = guess[1] if guess else ""
+        call.name = guess_name(call.raw)
     return calls, end

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 
-from agentrl.rollout.parsers.elements import ElementParser, value_without
+from agentrl.rollout.parsers.elements import ElementParser, Elements, value_without
 
 _OWN = "/?tool_call>|function=|/function>|parameter=|/parameter>"
 
@@ -31,12 +31,14 @@ class Qwen3CoderParser(ElementParser):
     )
     call_tags = ("<tool_call>", "</tool_call>")
     tags = ("<think>", "</think>", "<tool_response>", "</tool_response>", *call_tags)
-    head = re.compile(r"\s*<function=([^<>\n]++)>\s*")
-    argument = re.compile(rf"<parameter=([^<>\n]++)>({value_without(_OWN)})</parameter>\s*")
-    tail = re.compile(r"</function>\s*</tool_call>")
-    written = (
-        "<tool_call>\n<function={name}>\n",
-        "<parameter={key}>{value}</parameter>\n",
-        "</function>\n</tool_call>",
+    elements = Elements(
+        head=re.compile(r"\s*<function=([^<>\n]++)>\s*"),
+        argument=re.compile(rf"<parameter=([^<>\n]++)>({value_without(_OWN)})</parameter>\s*"),
+        tail=re.compile(r"</function>\s*</tool_call>"),
+        written=(
+            "<tool_call>\n<function={name}>\n",
+            "<parameter={key}>{value}</parameter>\n",
+            "</function>\n</tool_call>",
+        ),
+        padding="\n",
     )
-    padding = "\n"

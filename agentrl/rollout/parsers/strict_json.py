@@ -14,7 +14,7 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 class Object(NamedTuple):
-    """An object in a text."""
+    """An object that ends at `end` of a text."""
 
     items: dict[str, tuple[Any, str]]
     """Key → (value, its raw text)."""
@@ -29,6 +29,12 @@ def read_object(text: str, start: int) -> Object:
         raise ValueError(error.msg) from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def read_arguments(text: str, start: int) -> tuple[dict[str, Any], str, int]:
+    """The object at `start`, its raw text, and where it ends. Raises ValueError."""
+    items, end = read_object(text, start)
+    return {key: value for key, (value, _) in items.items()}, plain(text[start:end]), end
 
 
 def read_value(text: str) -> Any:

@@ -70,8 +70,9 @@ class TaggedParser(ToolCallParser):
         for region in self._regions(text, 0):
             if region.kind == "think":
                 return None
-            if region.kind == "" and self.think_close in region.text:
-                return region.start + region.text.index(self.think_close)
+            runs_on = region.calls and region.calls[-1].is_open
+            if (region.kind == "" or runs_on) and self.think_close in text[region.start : region.end]:
+                return text.index(self.think_close, region.start)
         return None
 
     def _regions(self, text: str, place: int) -> Iterator[_Region]:
