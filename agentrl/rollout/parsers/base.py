@@ -87,8 +87,8 @@ class ToolCallParser(ABC):
     # ---- a format says ----
 
     @abstractmethod
-    def blocks(self, text: str) -> Iterator[Block]:
-        """The parts of a reply in order. Never raises for any text."""
+    def blocks(self, text: str, in_think: bool) -> Iterator[Block]:
+        """The parts of a reply in order; `in_think`: it begins inside thinking. Never raises for any text."""
 
     @abstractmethod
     def write_call(self, call: ToolCall, arguments: dict[str, Any]) -> str:
@@ -155,7 +155,7 @@ class ToolCallParser(ABC):
         return written
 
     def _check_written(self, written: str, calls: Sequence[ToolCall]) -> None:
-        found = [call for block in self.blocks(written) for call in block.calls]
+        found = [call for block in self.blocks(written, in_think=False) for call in block.calls]
         for call, read in itertools.zip_longest(calls, found):
             if call is None or read is None or not _is_same(read, call):
                 name = call.name if call else calls[-1].name
@@ -168,7 +168,7 @@ class ToolCallParser(ABC):
 
     def _read(self, text: str, tools: Mapping[str, Tool], truncated: bool, call_prefix: str) -> ParsedReply:
         found = _Parts()
-        for block in self.blocks(text):
+        for block in self.blocks(text, self.in_think):
             found.add(block)
         carried = [call.id for call in found.calls]
         calls = []

@@ -41,7 +41,7 @@ def typed(texts: Mapping[str, str], schema: Schema) -> tuple[dict[str, Any], str
 def _value(text: str, types: set[str]) -> Any:
     if not types or "string" in types:
         return text
-    literal = text.strip()
+    literal = text.strip(" \t\n\r")
     try:
         value = _PYTHON[literal] if literal in _PYTHON else read_value(literal)
     except ValueError as error:

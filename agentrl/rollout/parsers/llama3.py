@@ -50,7 +50,7 @@ class Llama3Parser(TaggedParser):
             calls.append(call)
             if not text.startswith(";", after):
                 return calls, after
-            start = place = after + 1
+            start, place = after, after + 1
 
     def write(self, message: Message) -> str:
         calls = self.write_calls(message.tool_calls)

@@ -53,7 +53,7 @@ class MessageParser(ToolCallParser):
     def block(self, part: Part) -> Block:
         """What a message is."""
 
-    def blocks(self, text: str) -> Iterator[Block]:
+    def blocks(self, text: str, in_think: bool) -> Iterator[Block]:
         place = 0
         while place < len(text):
             part = self._part(text, place)

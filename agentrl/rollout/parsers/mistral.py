@@ -58,13 +58,14 @@ class MistralParser(_MistralParser):
             if not text.startswith((",", "]"), place):
                 rest, end = _rest(text, start, begin, "no , or ] follows the object")
                 return [*calls, *rest], end
+            is_last = text.startswith("]", place)
             call = json_call(value, "arguments")
-            call.start, call.end, call.raw = start, place + 1, call.raw or text[begin : value.end]
+            call.start, call.end, call.raw = start, place + is_last, call.raw or text[begin : value.end]
             call.id = _carried(value.items.get("id", (None, ""))[0])
             calls.append(call)
-            if text.startswith("]", place):
+            if is_last:
                 return calls, place + 1
-            start = begin
+            start = place
 
     def write_call(self, call: ToolCall, arguments: dict[str, Any]) -> str:
         id = f', "id": "{call.id}"' if _carried(call.id) else ""

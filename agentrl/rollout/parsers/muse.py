@@ -87,6 +87,7 @@ class MuseParser(MessageParser):
             place = call.end
             call.start, call.end = part.body_start + call.start, part.body_start + call.end
             calls.append(call)
+        calls[0].start, calls[-1].end = part.start, part.end
         return calls
 
     def write(self, message: Message) -> str:

@@ -67,7 +67,9 @@ class Lfm2Parser(PythonicParser):
     call_tags = _TAGS
     opening = re.escape(_CALL)
     around = (f"{_CALL}[", ", ", f"]{_CALL_END}")
-    _body = re.compile(rf"(?:{_STRINGS}|(?!{re.escape(_CALL_END)})[^'\"])*+(?={re.escape(_CALL_END)})", re.DOTALL)
+    _body = re.compile(
+        rf"(?:{_STRINGS}|(?!{re.escape(_CALL_END)}|{re.escape(_CALL)})[^'\"])*+(?={re.escape(_CALL_END)})", re.DOTALL
+    )
 
     def calls_at(self, text: str, start: int, place: int) -> tuple[Sequence[FoundCall], int]:
         body = self._body.match(text, place)

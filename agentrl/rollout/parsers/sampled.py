@@ -33,7 +33,8 @@ def without_surrogates(text: str) -> str:
 
 def disguise(text: str, ids: Sequence[int], decode: Decode, control: Mapping[str, int]) -> str:
     """`text` = decode(ids) with the spelled ones of the tags in `control` out of sight; all else in its place."""
-    spelled = [tag for tag, id in control.items() if text.count(tag) != ids.count(id)]
+    present = set(ids)
+    spelled = [tag for tag, id in control.items() if text.count(tag) != (ids.count(id) if id in present else 0)]
     if not spelled:
         return text
     sampled = _places(text, ids, decode, {control[tag] for tag in spelled})

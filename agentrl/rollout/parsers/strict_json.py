@@ -80,7 +80,8 @@ def _decode(text: str, place: int) -> tuple[Any, int]:
     """A value and where it ends; tags that were spelled in letters are their letters again."""
     value, end = _DECODER.raw_decode(text, place)
     raw = text[place:end]
-    return (value if plain(raw) == raw else _DECODER.decode(plain(raw))), end
+    shown = plain(raw)
+    return (value if shown is raw or shown == raw else _DECODER.decode(shown)), end
 
 
 def _expect(text: str, place: int, character: str) -> int:

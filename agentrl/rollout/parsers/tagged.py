@@ -54,8 +54,8 @@ class TaggedParser(ToolCallParser):
     def write_broken(self, text: str) -> str:
         return f"{self.call_tags[0]}\n{text}\n{self.call_tags[1]}"
 
-    def blocks(self, text: str) -> Iterator[Block]:
-        end = _find(text, self.think_close, 0) if self.in_think else self._end_of_open_think(text)
+    def blocks(self, text: str, in_think: bool) -> Iterator[Block]:
+        end = _find(text, self.think_close, 0) if in_think else self._end_of_open_think(text)
         place = 0
         if end is not None:
             yield Block(text[:end].removeprefix(self.think_open), is_thinking=True)

@@ -27,6 +27,7 @@ from tests.rollout.parsers.builders import (
 )
 
 ONE_CALL = ("llama3", "pythonic", "bash", "action")
+"""A bad call goes on to the end of the reply, or there is none, since all text is an argument."""
 EXAMPLES = {
     "hermes": '<tool_call>\n{"name": "probe", "arguments": {"string": "5", "integer": 5}}\n</tool_call>',
     "qwen3_coder": "<tool_call>\n<function=probe>\n<parameter=string>\n5\n</parameter>\n<parameter=integer>\n5\n"
@@ -44,7 +45,8 @@ EXAMPLES = {
     "lfm2": "<|tool_call_start|>[probe(string='5', integer=5)]<|tool_call_end|>",
     "pythonic": '[probe(string="5", integer=5)]',
     "muse": ' to=probe<|message|><atem:function_calls>\n<atem:invoke name="probe">\n<atem:parameter name="string">5'
-    '</atem:parameter>\n<atem:parameter name="integer">5</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eot|>',
+    '</atem:parameter>\n<atem:parameter name="integer">5</atem:parameter>\n</atem:invoke>\n</atem:function_calls>'
+    "<|eot|>",
     "bash": "```bash\n5\n```",
     "action": "<action>5</action>",
 }
@@ -131,7 +133,7 @@ def _split(name: str, id: int, size: int) -> list[int]:
     return [each for i in range(0, len(text), size) for each in tokenizer.encode(text[i : i + size])]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ONE_CALL])
 def test_B08_one_bad_call_does_not_lose_the_good_ones(name: str) -> None:
     parser = make_parser(name)
     good = EXAMPLES[name]
@@ -147,8 +149,6 @@ def test_B08_one_bad_call_does_not_lose_the_good_ones(name: str) -> None:
         "lfm2": "<|tool_call_start|>[probe(string=oops)]<|tool_call_end|>",
         "muse": " to=probe<|message|><atem:function_calls>oops</atem:function_calls><|eot|>",
     }
-    if name in ONE_CALL:
-        pytest.skip("a bad call goes on to the end of the reply, or there is none: all text is an argument")
     again = "<|start|>assistant" if name in ("harmony", "muse") else "\n"
     reply = parse(parser, again.join([good, broken[name], good]))
     assert statuses(reply) == [CallStatus.OK, CallStatus.INVALID_JSON, CallStatus.OK]
@@ -192,10 +192,7 @@ def test_nothing_in_thinking_or_in_an_echoed_observation_is_a_call(name: str) ->
 @pytest.mark.parametrize("name", [name for name in NAMES if PARSERS[name].tags and name not in ("bash", "pythonic")])
 def test_B08_a_tag_counts_only_where_its_id_was_sampled(name: str) -> None:
     parser, tokenizer = by_id(name), encoder(name)
-    if name == "llama3":
-        text = f"<|python_tag|>{EXAMPLES[name]}"
-    else:
-        text = EXAMPLES[name]
+    text = f"<|python_tag|>{EXAMPLES[name]}" if name == "llama3" else EXAMPLES[name]
     real = tokenizer.encode(text)
     spelled = tokenizer.encode(tokenizer.mark(text))
     assert tokenizer.decode(spelled) == tokenizer.decode(real) == text and real != spelled
@@ -226,11 +223,9 @@ def test_B09_text_that_spells_a_tag_inside_an_argument_is_text(name: str) -> Non
     assert list((call.arguments or {}).values()) in ([expected], [value])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ONE_TOOL])
 def test_a_broken_call_is_written_as_its_text_and_stays_broken(name: str) -> None:
     parser = make_parser(name)
-    if name in ("bash", "action"):
-        pytest.skip("all text is an argument")
     call = as_call({})
     call.arguments = '{"string": "a'
     text = parser.write(calling(call))
@@ -303,7 +298,8 @@ def test_pythonic_values_are_literals_and_nothing_else() -> None:
 
 def test_an_example_quoted_in_a_call_that_cannot_be_read_is_not_run() -> None:
     example = EXAMPLES["qwen3_coder"]
-    text = f"<tool_call>\n<function=probe>\n<parameter=string>\n{example}\n{example}\n</parameter>\n</function>\n</tool_call>"
+    head, tail = "<tool_call>\n<function=probe>\n<parameter=string>\n", "\n</parameter>\n</function>\n</tool_call>"
+    text = f"{head}{example}\n{example}{tail}"
     assert statuses(parse(make_parser("qwen3_coder"), f"{text}\n{example}")) == [CallStatus.INVALID_JSON, CallStatus.OK]
     example = EXAMPLES["hermes"]
     text = f'<tool_call>{{"name": "probe", "arguments": {{"string": "a "quoted" {example} {example}"}}}}</tool_call>'
