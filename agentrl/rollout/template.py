@@ -46,7 +46,8 @@ class ChatTemplate:
         """Reads the calls of this template's model, and writes them."""
         self.tools_in_system = not choice.shows_tools
         """The template doesn't show the tools in the parser's form: they are described in the system message."""
-        self.calls_in_content = not choice.writes_calls
+        self._only_one_call = choice.max_calls == 1
+        self.calls_in_content = choice.max_calls == 0
         """The template doesn't write calls in the parser's form: they are written as text of the assistant."""
 
     @property
@@ -103,7 +104,8 @@ class ChatTemplate:
         return result
 
     def _assistant(self, message: Message) -> Json:
-        inline = self.calls_in_content
+        # Llama 3 refuses several calls, gpt-oss drops all but the first.
+        inline = self.calls_in_content or (self._only_one_call and len(message.tool_calls) > 1)
         result: Json = {"role": "assistant", "content": clean(self.parser.write(message) if inline else message.text)}
         if message.reasoning is not None:
             result["reasoning_content"] = clean(message.reasoning)

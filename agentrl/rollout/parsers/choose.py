@@ -48,8 +48,8 @@ class Choice:
     parser: ToolCallParser
     shows_tools: bool
     """The template shows the tools, and the calls that it writes are of the parser's form."""
-    writes_calls: bool
-    """The template writes calls in the parser's form."""
+    max_calls: int
+    """Calls of one reply that the template writes in the parser's form; 2 stands for any number."""
 
 
 def choose_parser(name: str, render: Render, *, control: Mapping[str, int], prompt: str, model: str) -> Choice:
@@ -64,13 +64,14 @@ def choose_parser(name: str, render: Render, *, control: Mapping[str, int], prom
         name = reading[0] if reading else "hermes"
     parser = make_parser(name, control=control)
     parser.in_think = prompt.rstrip().endswith(parser.think_open.rstrip())
-    writes_calls = parser.name in reading
-    if reading and not writes_calls and not parser.is_prompted:
+    is_read = parser.name in reading
+    if reading and not is_read and not parser.is_prompted:
         raise TemplateError(
             f"model.tool_parser={name} can't read the calls that the chat template of {model} writes, e.g. "
             f"{written[0].text!r}. Set model.tool_parser=auto, which takes {reading[0]}, or use another chat template"
         )
-    return Choice(parser, shows_tools=writes_calls and _shows_tools(render), writes_calls=writes_calls)
+    max_calls = max(_num_calls(parser, each) for each in written) if is_read else 0
+    return Choice(parser, shows_tools=is_read and _shows_tools(render), max_calls=max_calls)
 
 
 class _Probe(Tool):
@@ -131,13 +132,14 @@ def _reply(render: Render, arguments: Sequence[Any]) -> str | None:
 
 
 def _reads(parser: ToolCallParser, written: Sequence[_Written]) -> bool:
-    """Whether the parser finds the calls. A template may keep the first of several, if it refuses none."""
-    return bool(written) and all(_reads_one(parser, each) for each in written)
+    """Whether the parser finds the calls that are written there, and no others."""
+    return bool(written) and all(_num_calls(parser, each) for each in written)
 
 
-def _reads_one(parser: ToolCallParser, written: _Written) -> bool:
+def _num_calls(parser: ToolCallParser, written: _Written) -> int:
+    """How many of the calls the parser finds: a template may keep the first of several. 0: other ones, or none."""
     calls = parser.parse_text(written.text, tools={_PROBE.name: _PROBE}).calls
-    return bool(calls) and [call.arguments for call in calls] == written.arguments[: len(calls)]
+    return len(calls) if [call.arguments for call in calls] == written.arguments[: len(calls)] else 0
 
 
 def _shows_tools(render: Render) -> bool:

@@ -122,9 +122,11 @@ def test_unions_enums_and_references_are_followed() -> None:
 
 
 def test_an_unknown_tool_keeps_its_texts() -> None:
-    (read,) = make_parser("glm").parse_text(
-        "<tool_call>nothing<arg_key>a</arg_key><arg_value>5</arg_value></tool_call>", tools=TOOLS
-    ).calls
+    (read,) = (
+        make_parser("glm")
+        .parse_text("<tool_call>nothing<arg_key>a</arg_key><arg_value>5</arg_value></tool_call>", tools=TOOLS)
+        .calls
+    )
     assert (read.status, read.call.arguments) == (CallStatus.UNKNOWN_TOOL, '{"a": "5"}')
 
 

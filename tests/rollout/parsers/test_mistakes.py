@@ -75,7 +75,7 @@ def test_B10_elements_are_read_strictly(name: str, text: str) -> None:
 
 
 def test_B11_a_python_list_may_be_written_in_either_notation() -> None:
-    call = only("lfm2", '<|tool_call_start|>[probe(object={"a": true, \'b\': None},)]<|tool_call_end|>')
+    call = only("lfm2", "<|tool_call_start|>[probe(object={\"a\": true, 'b': None},)]<|tool_call_end|>")
     assert call.arguments == {"object": {"a": True, "b": None}}
 
 
