@@ -89,7 +89,7 @@ def test_a_template_without_calls_gets_hermes_or_what_is_named(template: str) ->
 
 
 @pytest.mark.parametrize("template", PARSER_OF)
-def test_A12_calls_of_any_arguments_are_read_back_from_the_template(template: str) -> None:
+def test_a12_calls_of_any_arguments_are_read_back_from_the_template(template: str) -> None:
     """Through real templates, each with arguments as it takes them: the values come back, or nothing runs."""
     tool = Recording("probe_tool")
     others = {"integer": -7, "number": 1e-07, "boolean": False, "null": None, "array": [True, None, "x"], "object": {}}
@@ -145,7 +145,7 @@ def test_several_calls_are_text_where_the_template_takes_only_one() -> None:
     assert '{"name": "add", "parameters": {"a": 1}}; {"name": "add", "parameters": {"a": 2}}' in text
 
 
-def test_A18_the_template_hash_tells_the_forms_apart() -> None:
+def test_a18_the_template_hash_tells_the_forms_apart() -> None:
     hashes = {Renderer(tokenizer("smollm2"), tool_parser=name).template_hash for name in PARSERS}
     assert len(hashes) == len(PARSERS)
 

@@ -46,7 +46,7 @@ def value(type: str | None, text: str) -> Any:
 
 @pytest.mark.parametrize("text", ["007", "2024-05-01", "1e5", "None", "null", "true", "[1]", " 5 ", '"5"', ""])
 @pytest.mark.parametrize("type", ["string", None])
-def test_B07_declared_strings_are_untouched(type: str | None, text: str) -> None:
+def test_b07_declared_strings_are_untouched(type: str | None, text: str) -> None:
     assert value(type, text) == text
 
 
@@ -67,7 +67,7 @@ def test_B07_declared_strings_are_untouched(type: str | None, text: str) -> None
         ("object", '{"a": "b"}', {"a": "b"}),
     ],
 )
-def test_B07_other_types_are_read_as_json(type: str, text: str, expected: Any) -> None:
+def test_b07_other_types_are_read_as_json(type: str, text: str, expected: Any) -> None:
     got = value(type, text)
     assert (got, got.__class__) == (expected, expected.__class__)
 
@@ -82,7 +82,7 @@ def test_B07_other_types_are_read_as_json(type: str, text: str, expected: Any) -
         *(("object", text) for text in ("{'a': 1}", '{"a": 1, "a": 2}', "[]", '{"a": 1,}')),
     ],
 )
-def test_B07_B11_what_does_not_fit_is_refused(type: str, text: str) -> None:
+def test_b07_b11_what_does_not_fit_is_refused(type: str, text: str) -> None:
     with pytest.raises(ValueError, match="should be"):
         value(type, text)
 
@@ -92,7 +92,7 @@ def call(**texts: str) -> str:
     return f"<tool_call>\n<function=edit>\n{parameters}</function>\n</tool_call>"
 
 
-def test_B06_arrays_of_objects_with_json_literals() -> None:
+def test_b06_arrays_of_objects_with_json_literals() -> None:
     parser = make_parser("qwen3_coder")
     text = call(edits='[{"path":"a","all":true,"old":null}]')
     (read,) = parser.parse_text(text, tools={"edit": edit}).calls
@@ -100,7 +100,7 @@ def test_B06_arrays_of_objects_with_json_literals() -> None:
     assert read.arguments["edits"] == [{"path": "a", "all": True, "old": None}]
 
 
-def test_B07_an_argument_of_the_wrong_type_is_told_to_the_model() -> None:
+def test_b07_an_argument_of_the_wrong_type_is_told_to_the_model() -> None:
     parser = make_parser("qwen3_coder")
     (read,) = parser.parse_text(call(edits="[]", count="seven"), tools={"edit": edit}).calls
     assert read.status is CallStatus.INVALID_ARGUMENTS and read.arguments is None

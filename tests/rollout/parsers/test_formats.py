@@ -67,7 +67,7 @@ def as_json(value: Any) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_B07_a_call_as_the_family_writes_it_is_read_with_its_types(name: str) -> None:
+def test_b07_a_call_as_the_family_writes_it_is_read_with_its_types(name: str) -> None:
     (call,) = parse(make_parser(name), EXAMPLES[name]).calls
     expected = {ONE_TOOL[name][1]: "5"} if name in ONE_TOOL else {"string": "5", "integer": 5}
     assert (call.status, call.arguments) == (CallStatus.OK, expected)
@@ -79,7 +79,7 @@ def test_B07_a_call_as_the_family_writes_it_is_read_with_its_types(name: str) ->
 @pytest.mark.parametrize("name", NAMES)
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
-def test_B09_a_written_call_is_read_back_or_refused(name: str, data: st.DataObject) -> None:
+def test_b09_a_written_call_is_read_back_or_refused(name: str, data: st.DataObject) -> None:
     parser = make_parser(name)
     tool = ONE_TOOL.get(name, ("probe",))[0]
     calls = [as_call(data.draw(arguments_of(name)), name=tool) for _ in range(data.draw(st.integers(1, 3)))]
@@ -104,7 +104,7 @@ def test_B09_a_written_call_is_read_back_or_refused(name: str, data: st.DataObje
 @pytest.mark.parametrize("name", NAMES)
 @settings(deadline=None, max_examples=30)
 @given(data=st.data())
-def test_A02_a_written_call_is_read_back_from_any_split_into_ids(name: str, data: st.DataObject) -> None:
+def test_a02_a_written_call_is_read_back_from_any_split_into_ids(name: str, data: st.DataObject) -> None:
     parser, tokenizer = by_id(name), encoder(name)
     calls = [as_call(data.draw(arguments_of(name)), name=ONE_TOOL.get(name, ("probe",))[0]) for _ in range(2)]
     try:
@@ -134,7 +134,7 @@ def _split(name: str, id: int, size: int) -> list[int]:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ONE_CALL])
-def test_B08_one_bad_call_does_not_lose_the_good_ones(name: str) -> None:
+def test_b08_one_bad_call_does_not_lose_the_good_ones(name: str) -> None:
     parser = make_parser(name)
     good = EXAMPLES[name]
     broken = {
@@ -190,7 +190,7 @@ def test_nothing_in_thinking_or_in_an_echoed_observation_is_a_call(name: str) ->
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if PARSERS[name].tags and name not in ("bash", "pythonic")])
-def test_B08_a_tag_counts_only_where_its_id_was_sampled(name: str) -> None:
+def test_b08_a_tag_counts_only_where_its_id_was_sampled(name: str) -> None:
     parser, tokenizer = by_id(name), encoder(name)
     text = f"<|python_tag|>{EXAMPLES[name]}" if name == "llama3" else EXAMPLES[name]
     real = tokenizer.encode(text)
@@ -209,7 +209,7 @@ def test_B08_a_tag_counts_only_where_its_id_was_sampled(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_B09_text_that_spells_a_tag_inside_an_argument_is_text(name: str) -> None:
+def test_b09_text_that_spells_a_tag_inside_an_argument_is_text(name: str) -> None:
     parser, tokenizer = by_id(name), encoder(name)
     tags = [tag for tag in parser.tags if "think" not in tag.lower()]
     value = f"see {''.join(tags)}"

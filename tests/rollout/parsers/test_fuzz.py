@@ -119,7 +119,7 @@ def _of_its_type(name: str, text: str) -> Any:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_B09_B10_B11_mutated_calls_never_raise_and_never_change_their_meaning(name: str) -> None:
+def test_b09_b10_b11_mutated_calls_never_raise_and_never_change_their_meaning(name: str) -> None:
     generator = random.Random(name)
     parser, with_ids, tokenizer = make_parser(name), by_id(name), encoder(name)
     num_mutations = -(-NUM_MUTATIONS // len(NAMES))

@@ -39,13 +39,13 @@ def only(name: str, text: str) -> ParsedCall:
         *('{"string": "a"} // done', '{"string": "a" "b"}', '{string: "a"}', '{"string": "\\x41"}', "{" * 100_000),
     ],
 )
-def test_B10_B11_json_is_read_strictly(name: str, arguments: str) -> None:
+def test_b10_b11_json_is_read_strictly(name: str, arguments: str) -> None:
     calls = make_parser(name).parse_text(JSON_FORMS[name] % arguments, tools=TOOLS).calls
     assert calls and all(call.status is CallStatus.INVALID_JSON and call.error for call in calls)
 
 
 @pytest.mark.parametrize("name", JSON_FORMS)
-def test_B09_shell_text_is_read_exactly(name: str) -> None:
+def test_b09_shell_text_is_read_exactly(name: str) -> None:
     for text in ("echo ${x", 'echo "\\"}{"', "\U0001f600\u2028", 'say "it\'s" `x`', "\\", "</tool_call>[TOOL_CALLS]"):
         raw = json.dumps({"string": text}, ensure_ascii=False)
         call = only(name, JSON_FORMS[name] % raw)
@@ -54,7 +54,7 @@ def test_B09_shell_text_is_read_exactly(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ONE_TOOL])
 @pytest.mark.parametrize("tool", ["probeprobe", "solve_equation", "Probe", "functions.probe.x"])
-def test_B10_invented_and_doubled_names_are_unknown_tools(name: str, tool: str) -> None:
+def test_b10_invented_and_doubled_names_are_unknown_tools(name: str, tool: str) -> None:
     parser = make_parser(name)
     call = only(name, parser.write(calling(as_call({"string": "a"}, name=tool))))
     assert (call.status, call.call.name) == (CallStatus.UNKNOWN_TOOL, tool)
@@ -69,18 +69,18 @@ def test_B10_invented_and_doubled_names_are_unknown_tools(name: str, tool: str) 
         ("qwen3_coder", '{"string": "a"}'),
     ],
 )
-def test_B10_elements_are_read_strictly(name: str, text: str) -> None:
+def test_b10_elements_are_read_strictly(name: str, text: str) -> None:
     call = only(name, f"<tool_call>\n<function=probe>\n{text}</function>\n</tool_call>")
     assert call.status is CallStatus.INVALID_JSON and call.call.arguments.startswith("<function=probe>")
 
 
-def test_B11_a_python_list_may_be_written_in_either_notation() -> None:
+def test_b11_a_python_list_may_be_written_in_either_notation() -> None:
     call = only("lfm2", "<|tool_call_start|>[probe(object={\"a\": true, 'b': None},)]<|tool_call_end|>")
     assert call.arguments == {"object": {"a": True, "b": None}}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_B08_equal_calls_are_two_calls(name: str) -> None:
+def test_b08_equal_calls_are_two_calls(name: str) -> None:
     tool, key = ONE_TOOL.get(name, ("probe", "string"))
     parser = make_parser(name)
     text = parser.write(calling(as_call({key: "ls"}, name=tool), as_call({key: "ls"}, name=tool)))
