@@ -6,9 +6,10 @@ checked by `RunConfig`. Sections are named after the part that reads them.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_serializer, model_validator
 
@@ -81,9 +82,30 @@ class ModelConfig(Section):
     """Where made models are kept; None: ~/.cache/agentrl."""
 
 
-class EngineConfig(Section):
-    """The inference server."""
+class ServerConfig(Section):
+    """A server that is asked over HTTP, and how faults of it are met."""
 
+    section: ClassVar[str]
+    """What its keys begin with."""
+    url: str | None = None
+    model: str | None = None
+    """The model's name at the server."""
+    key_env: str | None = None
+    """The environment variable that holds the server's key; the key itself is never stored."""
+    request_timeout_s: float = Field(120.0, gt=0)
+    connect_timeout_s: float = Field(60.0, gt=0)
+    """A wave of rollouts waits in the server's accept queue."""
+    max_tries: int = Field(4, ge=1)
+    """Tries of one request where the fault is transient: no connection, a time-out, 429, 5xx, garbage."""
+    retry_wait_s: float = Field(0.5, ge=0)
+    """Longest wait before the second try; it doubles from try to try, and a random share of it is taken."""
+    max_retry_wait_s: float = Field(30.0, ge=0)
+
+
+class EngineConfig(ServerConfig):
+    """The inference server. limits.turn_timeout_s bounds all tries of a turn together."""
+
+    section = "engine"
     name: Literal["embedded", "scripted"] = "embedded"
     """scripted: one request at a time by `agentrl.testing.engine`, so that replies are equal bit for bit."""
     threads: int | None = Field(None, ge=1)
@@ -93,16 +115,16 @@ class EngineConfig(Section):
     """Size of the key-value pool in tokens; one request must fit alone."""
     url: str | None = None
     """A running server instead of one of ours (evaluation and rollouts only, until weights can be sent to it)."""
-    key: str | None = None
-    """The server's key; never stored."""
-    request_timeout_s: float = Field(120.0, gt=0)
-    connect_timeout_s: float = Field(60.0, gt=0)
-    """A wave of rollouts waits in the server's accept queue."""
-    max_tries: int = Field(4, ge=1)
-    """Tries of one generation where the engine's fault is transient; limits.turn_timeout_s bounds them together."""
-    retry_wait_s: float = Field(0.5, ge=0)
-    """Longest wait before the second try; it doubles from try to try, and a random share of it is taken."""
-    max_retry_wait_s: float = Field(30.0, ge=0)
+    api: Literal["tokens", "chat"] = "tokens"
+    """What the server at `url` is asked for: tokens, or chat, i.e. messages at any OpenAI-compatible
+    `url`/chat/completions, e.g. with https://api.openai.com/v1. What comes back is text: evaluated, never trained on.
+    Its tokens are counted by the tokenizer of model.path where that isn't "tiny", else by the server alone."""
+
+    @model_validator(mode="after")
+    def _chat_has_a_place(self) -> EngineConfig:
+        if self.api == "chat" and (self.url is None or self.model is None):
+            raise ValueError("api=chat asks a server that is running: set engine.url=…/v1 and engine.model=…")
+        return self
 
 
 class AlgorithmConfig(Section):
@@ -216,22 +238,15 @@ class SftConfig(Section):
         return train.model_copy(update=self.model_dump(exclude={"demonstrations", "batch_size"}))
 
 
-class ChatConfig(Section):
+class ChatConfig(ServerConfig):
     """The endpoint behind `ctx.chat`: whoever plays a user or a judge in an environment. Any OpenAI-compatible one."""
 
+    section = "chat"
     url: str | None = None
     """What the paths of the API are appended to, e.g. http://127.0.0.1:8000/v1."""
-    model: str | None = None
-    """The model's name at that endpoint."""
-    key_env: str | None = None
-    """The environment variable that holds the key; the key itself is never stored."""
     temperature: float = Field(1.0, ge=0.0)
     max_tokens: int | None = Field(1024, ge=1)
     """Per reply; None: the endpoint's own limit."""
-    timeout_s: float = Field(60.0, gt=0)
-    """Of one request."""
-    max_tries: int = Field(4, ge=1)
-    """Tries of one reply: a refused connection, a time-out, 429 and 5xx are tried again, with growing waits."""
 
     @model_validator(mode="after")
     def _url_and_model(self) -> ChatConfig:
@@ -305,6 +320,20 @@ class RunConfig(Section):
     """Folder name of the run; None: the time and the environment."""
 
     @property
+    def is_hosted(self) -> bool:
+        """Only a chat endpoint has the model: there is no tokenizer here, so conversations stay text without ids."""
+        return self.engine.api == "chat" and self.model.path == ModelConfig().path
+
+    @model_validator(mode="after")
+    def _measurable(self) -> RunConfig:
+        if self.is_hosted and self.limits.max_context_tokens is not None:
+            raise ValueError(
+                "limits.max_context_tokens is measured with a tokenizer: name the model's by model.path=…, or leave it "
+                "out, since a chat endpoint says itself when a conversation is too long for it"
+            )
+        return self
+
+    @property
     def database(self) -> str:
         """Path or URL of the run's database."""
         return self.store.url or str(Path(self.runs_dir) / "agentrl.db")
@@ -312,7 +341,6 @@ class RunConfig(Section):
     def public(self) -> dict[str, Any]:
         """The config as stored and printed: secrets are left out."""
         dump = self.model_dump(mode="json")
-        dump["engine"]["key"] = None if self.engine.key is None else "***"
         for section in ("store", "engine", "chat"):
             url = dump[section]["url"]
             dump[section]["url"] = None if url is None else hide_passwords(url)
@@ -322,7 +350,8 @@ class RunConfig(Section):
         """The values that must not be written down, as far as the config knows them."""
         urls = [url for url in (self.store.url, self.engine.url, self.chat.url) if url is not None]
         found = [password for url in urls for _, password in _PASSWORD.findall(url)]
-        return [*found, *([] if self.engine.key is None else [self.engine.key])]
+        keys = [os.environ.get(server.key_env) for server in (self.engine, self.chat) if server.key_env]
+        return [*found, *(key for key in keys if key)]
 
 
 _PASSWORD = re.compile(r"//([^:/@\s]*):(\S*)@")

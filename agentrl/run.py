@@ -29,6 +29,7 @@ from agentrl.interrupts import uninterrupted
 from agentrl.place import at
 from agentrl.progress import Summary, Watcher, phase, plain, rollout_metrics
 from agentrl.rollout.pool import RolloutPool
+from agentrl.rollout.renderer import Renderer
 from agentrl.run_folder import Run, check_tasks, heartbeat, lease_seconds, open_run, reopen_run
 from agentrl.standing import check_unchanged, finish, register, restore, save, saved_when_stopped
 from agentrl.store.records import StepRow
@@ -60,6 +61,11 @@ from agentrl.wiring import (
 
 async def train(config: RunConfig, watcher: Watcher) -> Summary:
     """Train; returns what summary.json holds."""
+    if config.engine.api == "chat":
+        raise ConfigError(
+            "engine.api=chat: a chat endpoint gives text without ids and logprobs, so nothing can be trained on it; "
+            "measure it by agentrl eval, or leave it out to train"
+        )
     if config.engine.url is not None:
         raise ConfigError("engine.url: weights can't be sent to a running server; leave it out to train")
     check_tasks(config, "train", "held_out")
@@ -111,7 +117,7 @@ async def take_steps(player: Player, before: Sequence[EvalResult]) -> None:
 async def evaluate_model(config: RunConfig, watcher: Watcher) -> Summary:
     """`agentrl eval`: the held-out measure of a model, stored like any other rollouts."""
     check_tasks(config, "held_out")
-    base = await base_model(config, watcher)
+    base = None if config.is_hosted else await base_model(config, watcher)
     async with open_run(config, "eval", watcher, base) as run, open_player(run, base) as player:
         await register(player)
         return finish(player, 0, await evaluate(player, ordinal=0), [])
@@ -130,7 +136,7 @@ async def resume_evaluation(config: RunConfig, watcher: Watcher, run_id: str) ->
 async def rollout(config: RunConfig, watcher: Watcher, num_tasks: int, split: str) -> tuple[Summary, list[Group]]:
     """`agentrl rollout`: play a few tasks."""
     check_tasks(config, split)
-    base = await base_model(config, watcher)
+    base = None if config.is_hosted else await base_model(config, watcher)
     async with open_run(config, "rollout", watcher, base) as run, open_player(run, base) as player:
         await register(player)
         tasks = list(islice(endless(run.tasks(split), config.seed), num_tasks))
@@ -352,6 +358,7 @@ async def imitate(player: Player) -> None:
     """Play the demonstrations, then one supervised update after another; each is a step in the store."""
     run, config = player.run, player.run.config
     tasks = list(islice(endless(run.tasks("train"), config.seed), config.sft.demonstrations))
+    assert isinstance(player.renderer, Renderer)
     demonstrate = demonstrator_sampler(player.renderer)
     demonstrate(run.env_class(config.env.options), tasks[0])  # raises here where there is nobody to imitate
     pool = make_pool(run, player.renderer, demonstrate, window=player.window)

@@ -24,6 +24,7 @@ from agentrl.errors import AgentRLError, ConfigError, StoreError
 from agentrl.interrupts import locked
 from agentrl.place import at
 from agentrl.progress import MetricsFile, Watcher, plain
+from agentrl.rollout.chat import chat_client
 from agentrl.rollout.chat_client import ChatClient
 from agentrl.run_log import RunLog
 from agentrl.store.records import Lease, RunStatus
@@ -138,7 +139,7 @@ async def _working(
             metrics=MetricsFile(folder / "metrics.jsonl"),
             log=RunLog(folder, run_id, config.log, config.secrets()),
             scalars=tensorboard.Scalars(folder) if config.log.tensorboard else None,
-            chat=ChatClient(config.chat),
+            chat=chat_client(config.chat),
         )
         async with _ending(run):
             yield run

@@ -23,7 +23,8 @@ START: dict[str, Any] = {"version": 0, "last_step": None, "steps_done": 0, "num_
 async def register(player: Player) -> None:
     """Version 0 of the run: the weights that it starts from, with their parent where this store knows it."""
     run, config = player.run, player.run.config
-    origin = tiny.origin(tiny_folder(config)) if config.model.path == tiny.NAME and run.command != "sft" else None
+    is_ours = config.model.path == tiny.NAME and not config.is_hosted and run.command != "sft"
+    origin = tiny.origin(tiny_folder(config)) if is_ours else None
     known = {record.id for record in run.store.runs()}
     player.version = await run.store.add_version(
         run.id,

@@ -181,6 +181,8 @@ class Sampler(StrEnum):
     """Who produced the sampled ids of a turn. Only an engine's turns have logprobs and versions."""
 
     ENGINE = "engine"
+    TEXT = "text"
+    """A server that gives text alone. The ids, where there are any, were made from the text: never trained on."""
     SCRIPTED = "scripted"
     HUMAN = "human"
     IMPORT = "import"
@@ -246,7 +248,7 @@ class Turn:
     logprobs: list[float]
     """Behaviour logprobs, one per sampled id; NaN where the sampler is no engine."""
     calls: list[EngineCall]
-    """Cover sampled_ids without gaps where the sampler is an engine, else empty."""
+    """Cover sampled_ids without gaps where a server sampled (sampler engine or text), else empty."""
     prompt_messages: list[Message]
     """The messages behind prompt_ids, raw."""
     message: Message

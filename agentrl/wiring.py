@@ -5,27 +5,29 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
-from agentrl.config import EngineConfig, ModelConfig, RunConfig, SamplingConfig, TrainConfig
+from agentrl.config import ModelConfig, RunConfig, SamplingConfig, TrainConfig, hide_passwords
 from agentrl.engine.embedded import EmbeddedEngine
 from agentrl.environment import Environment
-from agentrl.errors import ConfigError, ModelError, TrainingError
+from agentrl.errors import ConfigError, EngineFault, ModelError, TrainingError
 from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.loop import AgentLoop
 from agentrl.rollout.parsers import make_parser
 from agentrl.rollout.pool import RolloutPool
-from agentrl.rollout.process import collector_spared, require_open_files
+from agentrl.rollout.process import collector_spared
 from agentrl.rollout.renderer import Renderer
-from agentrl.rollout.retry import RetryPolicy
-from agentrl.rollout.samplers import EngineSampler, ReplySampler, ScriptedSampler
+from agentrl.rollout.samplers import ChatSampler, EngineSampler, ReplySampler, ScriptedSampler
+from agentrl.rollout.unrendered import Unrendered
 from agentrl.run_folder import Run
+from agentrl.servers import open_chat, open_engine
 from agentrl.sync.memory import MemorySync
 from agentrl.train import smollm2, tiny
 from agentrl.train.devices import choose_devices
@@ -43,6 +45,8 @@ CANARY_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.3}
 to 1/8 only, and the engine may compute in another type."""
 RANKS_LOOK_S = 1.0
 """Seconds between looks at the other ranks while nothing is asked of them."""
+UNKNOWN_WINDOW = 2**31
+"""Tokens: of its window a chat endpoint says nothing until a conversation is longer."""
 T = TypeVar("T")
 
 
@@ -81,9 +85,13 @@ class Player:
     """What plays, and what learns where something does."""
 
     run: Run
-    renderer: Renderer
+    renderer: Renderer | Unrendered
     window: int
     """The engine's context length in tokens."""
+    sampler: MakeSampler | None = None
+    """Who the policy's replies come from; None: nobody is asked."""
+    faults: Counter[EngineFault] = field(default_factory=Counter)
+    """Failed tries of requests by kind, also those that a later try made good."""
     engine: EmbeddedEngine | None = None
     client: HttpClient | None = None
     policy: Policy | None = None
@@ -112,16 +120,13 @@ class Player:
 
     def pool(self, sampling: SamplingConfig) -> RolloutPool:
         """Rollouts that sample from the engine."""
-        assert self.client is not None
-        sampler = EngineSampler(self.client)
-        return make_pool(self.run, self.renderer, lambda env, task: sampler, window=self.window, sampling=sampling)
+        assert self.sampler is not None
+        return make_pool(self.run, self.renderer, self.sampler, window=self.window, sampling=sampling)
 
     def take_engine_faults(self) -> dict[str, int]:
-        """Failed tries of requests by kind since the last call, also those that a later try made good."""
-        if self.client is None:
-            return {}
-        faults = {str(kind): num for kind, num in self.client.faults.items()}
-        self.client.faults.clear()
+        """The faults since the last call."""
+        faults = {str(kind): num for kind, num in self.faults.items()}
+        self.faults.clear()
         return faults
 
     def weights_hash(self) -> str:
@@ -132,14 +137,41 @@ class Player:
 
 
 @asynccontextmanager
-async def open_player(run: Run, model: Path) -> AsyncIterator[Player]:
-    """An engine (ours, or the one at engine.url) whose start gate is passed."""
-    config = run.config
+async def open_player(run: Run, model: Path | None) -> AsyncIterator[Player]:
+    """An engine (ours, or the one at engine.url) whose start gate is passed. No model: the run is hosted."""
+    if run.config.engine.api == "chat":
+        async with open_hosted(run, model) as player:
+            yield player
+        return
+    assert model is not None
     renderer = load_renderer(run, model)
     async with open_engine(run, model, renderer) as (engine, client):
-        window = client.max_model_len or config.limits.max_context_tokens or 0
+        sampler = EngineSampler(client)
         with collector_spared():
-            yield Player(run=run, renderer=renderer, window=window, engine=engine, client=client)
+            yield Player(
+                run=run,
+                renderer=renderer,
+                window=client.max_model_len or 0,
+                sampler=lambda env, task: sampler,
+                faults=client.faults,
+                engine=engine,
+                client=client,
+            )
+
+
+@asynccontextmanager
+async def open_hosted(run: Run, model: Path | None) -> AsyncIterator[Player]:
+    """The chat endpoint at engine.url whose start gate is passed; a model's tokenizer, if there is one, counts."""
+    renderer = hosted_renderer(run) if run.config.is_hosted or model is None else load_renderer(run, model)
+    async with open_chat(run) as client:
+        with collector_spared():
+            yield Player(
+                run=run,
+                renderer=renderer,
+                window=run.config.limits.max_context_tokens or UNKNOWN_WINDOW,
+                sampler=lambda env, task: ChatSampler(client, renderer, env),
+                faults=client.faults,
+            )
 
 
 @asynccontextmanager
@@ -183,56 +215,6 @@ async def watched(ranks: Ranks) -> AsyncIterator[None]:
         task.cancel()
 
 
-@asynccontextmanager
-async def open_engine(
-    run: Run, model: Path, renderer: Renderer
-) -> AsyncIterator[tuple[EmbeddedEngine | None, HttpClient]]:
-    """The engine and a checked client of it."""
-    options = run.config.engine
-    # A server of our own is in this process, so that a connection has both its ends here.
-    require_open_files(run.config.rollout.concurrency * (1 if options.url else 2))
-    if options.url is not None:
-        # A server that reports no version serves the weights that it was started with: version 0 of this run. Nobody
-        # trains on what it samples, so text without ids will do.
-        encode = renderer.encode_text
-        async with make_client(options, options.url, key=options.key, version=0, encode_text=encode) as client:
-            await client.check()
-            yield None, client
-        return
-    engine = engine_class(options.name)(
-        model,
-        threads=options.threads,
-        max_batch_tokens=options.max_batch_tokens,
-        cache_tokens=options.cache_tokens,
-    )
-    async with engine, make_client(options, engine.url, key=engine.key, name=engine.name) as client:
-        run.log.hide(engine.key)
-        await client.check()
-        yield engine, client
-
-
-def engine_class(name: str) -> type[EmbeddedEngine]:
-    """The engine of a name in `engine.name`."""
-    if name == "embedded":
-        return EmbeddedEngine
-    from agentrl.testing.engine import ScriptedEngine
-
-    return ScriptedEngine
-
-
-def make_client(options: EngineConfig, url: str, **of_server: Any) -> HttpClient:
-    """A client with the configured time limits and retries."""
-    return HttpClient(
-        url,
-        request_timeout_s=options.request_timeout_s,
-        connect_timeout_s=options.connect_timeout_s,
-        retry=RetryPolicy(
-            max_tries=options.max_tries, wait_s=options.retry_wait_s, max_wait_s=options.max_retry_wait_s
-        ),
-        **of_server,
-    )
-
-
 def open_policy(run: Run, model: Path) -> Policy:
     """The weights to train; a context manager."""
     config = run.config.train
@@ -252,7 +234,12 @@ def devices_of(config: TrainConfig) -> list[str]:
 
 
 def make_pool(
-    run: Run, renderer: Renderer, sampler: MakeSampler, *, window: int, sampling: SamplingConfig | None = None
+    run: Run,
+    renderer: Renderer | Unrendered,
+    sampler: MakeSampler,
+    *,
+    window: int,
+    sampling: SamplingConfig | None = None,
 ) -> RolloutPool:
     """A pool of AgentLoops. `window` is the engine's context length in tokens."""
     config = run.config
@@ -303,6 +290,14 @@ def load_renderer(run: Run, model_path: str | Path) -> Renderer:
         renderer_mode=renderer.mode,
     )
     return renderer
+
+
+def hosted_renderer(run: Run) -> Unrendered:
+    """What stands in for the renderer where only an endpoint has the model."""
+    engine = run.config.engine
+    url = hide_passwords(engine.url or "")
+    run.event("model", path=engine.model, folder=url, tools_in_system=False, renderer_mode=Unrendered.mode)
+    return Unrendered()
 
 
 def endless(items: Sequence[T], seed: int) -> Iterator[T]:

@@ -35,7 +35,7 @@ from agentrl.tool import ToolResult
 from agentrl.train import tiny
 from agentrl.train.policy import Policy
 from agentrl.train.trainer import Trainer
-from agentrl.types import Group, Message, Purpose, Sample, Sampler, Task
+from agentrl.types import Group, Message, Purpose, Sample, Task
 from benchmarks import report
 
 NUM_TURNS = 4
@@ -72,7 +72,6 @@ class ForcedOracle:
     wire: Wire
     renderer: Renderer
     oracle: Any
-    kind = Sampler.ENGINE
 
     async def sample(
         self, ids: list[int], messages: list[Message], params: SamplingParams, request_id: str

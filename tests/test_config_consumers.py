@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-import agentrl
-from agentrl.config import RunConfig, SftConfig, TrainConfig
+import agentrl.config
+from agentrl.config import RunConfig, Section, SftConfig, TrainConfig
 
 PACKAGE = Path(agentrl.__file__).parent
 FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "config.py"]
@@ -33,6 +33,15 @@ def sections() -> dict[str, str]:
     """Name of the section's class by its key."""
     kinds = {name: field.annotation for name, field in RunConfig.model_fields.items()}
     return {name: kind.__name__ for name, kind in kinds.items() if is_section(kind)}
+
+
+def sections_of(name: str) -> set[str]:
+    """The section classes that a name of a class stands for: a base stands for those that are built on it."""
+    named = getattr(agentrl.config, name, None)
+    kinds = [RunConfig, *(field.annotation for field in RunConfig.model_fields.values())]
+    if not is_section(named) or named is Section:
+        return set()
+    return {kind.__name__ for kind in kinds if is_section(kind) and issubclass(kind, named)}
 
 
 def leaves() -> Iterator[tuple[str, str, str]]:
@@ -53,7 +62,7 @@ def bindings(tree: ast.AST, known: Classes) -> Iterator[tuple[ast.AST, str]]:
         if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
             target = ast.Name(node.arg) if isinstance(node, ast.arg) else node.target
             words = {word.id for word in ast.walk(node.annotation) if isinstance(word, ast.Name)}
-            yield from ((target, word) for word in words & {"RunConfig", *sections().values()})
+            yield from ((target, kind) for word in words for kind in sections_of(word))
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 is_unpacked = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)

@@ -6,12 +6,16 @@ import json
 import shutil
 import subprocess
 import sys
+from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from agentrl.cli import main
+from agentrl.cli.common import resumed_config
+from agentrl.errors import ConfigError
+from agentrl.rollout.transport import key_of
 from agentrl.store import Store
 from agentrl.testing.audit import audit
 from agentrl.types import StopReason
@@ -149,12 +153,16 @@ def test_j12_what_was_played_but_not_graded_is_graded_and_other_weights_are_refu
     assert audit(killed.database) == []
 
 
-async def test_a_servers_key_is_not_stored_and_has_to_be_given_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+async def test_a_servers_key_is_not_stored_but_where_it_stands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = small_config(tmp_path, tmp_path, "engine.url='http://127.0.0.1:9'", "engine.key=hush")
+    monkeypatch.setenv("MY_KEY", "hush")
+    config = small_config(tmp_path, tmp_path, "engine.url='http://127.0.0.1:9'", "engine.key_env=MY_KEY")
     with Store.open(tmp_path / "agentrl.db") as store:
         run = await store.create_run("an eval", config.public() | {"command": "eval", "model_folder": "tiny"})
-    assert main(["eval", "--resume", run, "--db", str(tmp_path / "agentrl.db")]) == 2
-    assert f"repeat its command with --resume {run}" in capsys.readouterr().err
     assert b"hush" not in (tmp_path / "agentrl.db").read_bytes()
+    stored = resumed_config(run, Namespace(overrides=[], env=None, db=str(tmp_path / "agentrl.db")), "eval")
+    assert stored is not None and key_of(stored.engine) == "hush"
+    monkeypatch.delenv("MY_KEY")
+    with pytest.raises(ConfigError, match=r"engine\.key_env=MY_KEY: this environment variable is not set"):
+        key_of(stored.engine)

@@ -118,8 +118,9 @@ def build_rows(sample: Sample, *, for_sft: bool = False) -> list[Row]:
     """The Rows of a finished trajectory, in the order of their end turns; none if no turn is trained.
 
     Ids that no engine sampled (a script, a human, an import) get weight 0 with a reason, unless `for_sft`: imitation
-    needs no behaviour logprobs, so there every trained turn has weight 1. Trajectories whose ending isn't trained get
-    weight 0 in both cases. Raises RowError, naming trajectory and turn, where lengths or references don't agree (T5).
+    needs no behaviour logprobs, so there every trained turn has weight 1. Trajectories whose ending isn't trained and
+    ids that were made from a server's text get weight 0 in both cases. Raises RowError, naming trajectory and turn,
+    where lengths or references don't agree (T5).
     """
     trajectory = sample.trajectory
     lengths = _check(trajectory)
@@ -318,10 +319,11 @@ def _silence(row: Row, trajectory: Trajectory, *, for_sft: bool) -> None:
     reason = trajectory.stop_reason
     if reason is not None and not reason.ending.trained:
         row.silence(f"ending={reason}")
+    for turn in trajectory.turns:
+        # Nobody knows which ids a text server sampled, so nothing is learnt from it, not even by imitation (T1).
+        if turn.sampler is Sampler.TEXT or (turn.sampler is not Sampler.ENGINE and not for_sft):
+            row.silence(f"sampler={turn.sampler}", row.turn_index == turn.index)
     if not for_sft:
-        for turn in trajectory.turns:
-            if turn.sampler is not Sampler.ENGINE:
-                row.silence(f"sampler={turn.sampler}", row.turn_index == turn.index)
         # A greedy choice has probability 1 under what sampled it: there is no ratio to the policy's own.
         row.silence("temperature=0", row.temperature == 0)
     row.temperature[row.temperature == 0] = 1.0

@@ -62,10 +62,7 @@ def resumed_config(run: str, options: argparse.Namespace, command: str) -> RunCo
     where `--cfg` printed it. Raises StoreError, ConfigError.
     """
     if not (options.overrides or options.env):
-        stored = _stored_config(run, options.db, command)
-        if stored.engine.key is not None:
-            raise ConfigError(f"run {run}: its engine.key isn't stored; repeat its command with --resume {run}")
-        return stored
+        return _stored_config(run, options.db, command)
     given = config_of(options)
     if given is None:
         return None

@@ -173,6 +173,8 @@ def _one_line(error: ValidationError, values: Any) -> str:
     fault = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in fault["loc"] if part != "options")
     message = fault["msg"].removeprefix("Value error, ")
+    if not key:
+        return message
     return f"{key}={fault['input']!r}: {message}" if not isinstance(fault["input"], dict) else f"{key}: {message}"
 
 

@@ -52,18 +52,16 @@ def check_environment(options: argparse.Namespace) -> int:
     """One line per check; exit code 1 where one failed."""
     from agentrl.cli.compose import load_config
     from agentrl.environment import Chat
-    from agentrl.rollout.chat_client import ChatClient
+    from agentrl.rollout.chat import chat_client
     from agentrl.testing.contract import check
     from agentrl.types import Message
 
     config = load_config(options.name, options.overrides)
 
     async def chat(agent: str, messages: list[Message]) -> Message:
-        client = ChatClient(config.chat)
-        try:
-            return (await client.ask(messages, seed=config.seed, request_id=f"check-{agent}")).message
-        finally:
-            await client.close()
+        async with chat_client(config.chat) as client:
+            reply = await client.ask(messages, sampling={"seed": config.seed}, request_id=f"check-{agent}")
+        return reply.completion.message
 
     answer: Chat | None = chat if config.chat.url else None
     results = check(

@@ -54,7 +54,7 @@ def _summary(store: Store, record: RunRecord) -> dict[str, Any]:
         "name": record.name,
         "command": record.config.get("command", ""),
         "env": record.config.get("env", {}).get("name", ""),
-        "model": record.config.get("model", {}).get("path", ""),
+        "model": _model(record.config),
         "status": _status(record),
         "started": record.started_at,
         "steps": len(steps),
@@ -69,6 +69,12 @@ def _status(record: RunRecord) -> str:
     if record.folder and is_locked(Path(record.folder)):
         return "running"
     return DEAD if record.status == "running" else str(record.status)
+
+
+def _model(config: dict[str, Any]) -> str:
+    """The model that played: its path, or its name at a chat endpoint."""
+    engine = config.get("engine", {})
+    return str(engine["model"] if engine.get("api") == "chat" else config.get("model", {}).get("path", ""))
 
 
 def _held_out(folder: Path) -> float | None:

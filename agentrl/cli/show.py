@@ -12,7 +12,7 @@ from agentrl.cli.colour import BY, NOT_SAMPLED, Printer, Style, joined, legend, 
 from agentrl.cli.common import add_db_argument, existing_database
 from agentrl.cli.transcript import ending_line, reward_text
 from agentrl.store.records import StepUse
-from agentrl.types import Sample, Trajectory, Turn
+from agentrl.types import ParsedCall, Sample, Sampler, Trajectory, Turn
 from agentrl.visible import visible
 
 Decode = Callable[[Sequence[int]], str]
@@ -63,15 +63,17 @@ def _head(sample: Sample) -> list[str]:
 
 
 def _turn_lines(trajectory: Trajectory, turn: Turn, decode: Decode | None, style: Style) -> list[str | Text]:
-    return _sampled_lines(trajectory, turn, decode, style) if turn.trained else _untrained_lines(turn)
+    is_text = turn.sampler is Sampler.TEXT or not turn.trained
+    return _text_lines(turn) if is_text else _sampled_lines(trajectory, turn, decode, style)
 
 
-def _untrained_lines(turn: Turn) -> list[str | Text]:
-    """A turn of another agent (`ctx.chat`): text without ids, which is never trained on."""
+def _text_lines(turn: Turn) -> list[str | Text]:
+    """A turn of another agent (`ctx.chat`), or of a policy that gives text alone: never trained on."""
     engine = turn.calls[0].engine if turn.calls else "?"
     lines: list[str | Text] = [f"turn {turn.index}  agent {visible(turn.agent)}  not trained  by {visible(engine)}"]
     lines += [f"  {message.role}: {visible(message.text)}" for message in turn.prompt_messages]
-    return [*lines, f"  → {visible(turn.message.text)}"]
+    said = [f"  → {visible(turn.message.text)}"] if turn.message.text or not turn.tool_calls else []
+    return [*lines, *said, *map(_call_line, turn.tool_calls)]
 
 
 def _sampled_lines(trajectory: Trajectory, turn: Turn, decode: Decode | None, style: Style) -> list[str | Text]:
@@ -91,13 +93,13 @@ def _sampled_lines(trajectory: Trajectory, turn: Turn, decode: Decode | None, st
         text = "" if decode is None else f"  {decode([token])!r}"
         row = f"    {place:4d}  id {token:7d}  logprob {_number(logprob):>8}  version {version}{text}"
         lines.append(joined([(row, styles[place])]))
-    for call in turn.tool_calls:
-        start, end = call.span
-        lines.append(
-            f"  call {call.call.name}({call.call.arguments}) ids [{start}, {end}) {call.status} "
-            f"→ {(call.result or '')[:200]}"
-        )
-    return lines
+    return [*lines, *map(_call_line, turn.tool_calls)]
+
+
+def _call_line(call: ParsedCall) -> str:
+    start, end = call.span
+    place = f"ids [{start}, {end}) " if end else ""
+    return f"  call {call.call.name}({call.call.arguments}) {place}{call.status} → {(call.result or '')[:200]}"
 
 
 def _tokens(ids: list[int], decode: Decode | None) -> list[str]:

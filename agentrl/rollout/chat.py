@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import time
 
+from agentrl.config import ChatConfig
 from agentrl.environment import Chat
-from agentrl.errors import EngineError
-from agentrl.rollout.chat_client import ChatClient, ChatReply
+from agentrl.errors import EngineError, EngineFault
+from agentrl.rollout.chat_client import MAX_SEED, ChatClient, ChatReply
 from agentrl.rollout.recorder import Recorder
-from agentrl.types import EngineCall, Message, Trajectory, Turn, derive_seed
+from agentrl.types import EngineCall, Message, Sampler, Trajectory, Turn, derive_seed
 
-MAX_SEED = 2**31
-"""Seeds stay below: some endpoints take no larger ones."""
+
+def chat_client(config: ChatConfig) -> ChatClient:
+    """Asks whoever stands behind `chat.url`. Raises ConfigError where the key isn't there."""
+    return ChatClient(config, temperature=config.temperature, max_tokens=config.max_tokens)
 
 
 def recorded_chat(client: ChatClient | None, trajectory: Trajectory, recorder: Recorder) -> Chat:
@@ -33,13 +36,16 @@ def recorded_chat(client: ChatClient | None, trajectory: Trajectory, recorder: R
         request_id, num_asked = f"{trajectory.id}-chat-{num_asked}", num_asked + 1
         seed = derive_seed(trajectory.sampling_seed, request_id.removeprefix(trajectory.id)) % MAX_SEED
         started_at, started = time.time(), time.monotonic()
-        reply = await client.ask(messages, seed=seed, request_id=request_id)
+        reply = await client.ask(messages, sampling={"seed": seed}, request_id=request_id)
+        if not reply.completion.message.text:
+            what = f"{agent!r} was asked as {request_id!r} and said nothing: {client.name} gave an empty reply"
+            raise EngineError(what, EngineFault.REFUSED)
         _check_open(trajectory)
         turn = _turn(len(trajectory.turns), agent, messages, reply, request_id, client.name)
         turn.started_at, turn.timings = started_at, {"sample": time.monotonic() - started}
         trajectory.turns.append(turn)  # no await since the index was taken: turns have no gaps
         await recorder.add_turn(trajectory, turn)
-        return reply.message
+        return reply.completion.message
 
     return chat
 
@@ -56,7 +62,7 @@ def _turn(index: int, agent: str, messages: list[Message], reply: ChatReply, req
         version=-1,
         request_id=request_id,
         engine=engine,
-        finish_reason=reply.finish_reason,
+        finish_reason=reply.completion.finish_reason,
         sampling=reply.sampling,
     )
     return Turn(
@@ -68,7 +74,8 @@ def _turn(index: int, agent: str, messages: list[Message], reply: ChatReply, req
         logprobs=[],
         calls=[call],
         prompt_messages=list(messages),
-        message=reply.message,
+        message=reply.completion.message,
         agent=agent,
         trained=False,
+        sampler=Sampler.TEXT,
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from agentrl.types import Message, Sampler
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SamplingParams:
@@ -25,7 +27,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VersionSpan:
-    """[start, end) of the sampled ids came from one policy version."""
+    """[start, end) of the sampled ids came from one policy version; -1: nobody knows which."""
 
     version: int
     start: int
@@ -42,8 +44,19 @@ class Generation:
     logprobs: list[float]
     spans: list[VersionSpan]
     finish_reason: Literal["stop", "length", "abort"]
-    is_text: bool = False
-    """The engine gave text alone: the ids are its encoding, without logprobs (NaN) and spans. Never trained on."""
+    sampler: Sampler = Sampler.ENGINE
+    """Who made the ids. All but an engine give no logprobs (NaN) and no versions (no spans, or -1)."""
+    message: Message | None = None
+    """The reply as its server has read it; None: it is to be parsed from the ids."""
+    num_tokens: int | None = None
+    """How many tokens the server says that it sampled, where that isn't the number of ids."""
+    sampling: dict[str, Any] | None = None
+    """What was really asked for, where the server takes only some of the parameters."""
+
+    @property
+    def num_sampled(self) -> int:
+        """Tokens that count against a budget."""
+        return len(self.ids) if self.num_tokens is None else self.num_tokens
 
 
 class InferenceClient(Protocol):

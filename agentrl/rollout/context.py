@@ -17,6 +17,7 @@ from operator import ne
 from typing import Any
 
 from agentrl.rollout.renderer import Renderer
+from agentrl.rollout.unrendered import Unrendered
 from agentrl.types import Message
 
 
@@ -50,9 +51,9 @@ class _Line:
 class Context:
     """One agent's conversation in one episode: `start`, then (`take`, `reply`, `follow`) for each turn."""
 
-    def __init__(self, renderer: Renderer, tools: Sequence[dict[str, Any]]) -> None:
+    def __init__(self, renderer: Renderer | Unrendered) -> None:
         self.renderer = renderer
-        self.tools = tools
+        self.tools: Sequence[dict[str, Any]] = ()
         self.ids: list[int] = []
         """The context of the turn that is due, then also its reply."""
         self.messages: list[Message] = []
@@ -60,8 +61,9 @@ class Context:
         """The last one is that of the last turn."""
         self._sampled: Sequence[int] = ()
 
-    def start(self, messages: list[Message]) -> Prompt:
-        """The first prompt."""
+    def start(self, messages: list[Message], tools: Sequence[dict[str, Any]] = ()) -> Prompt:
+        """The first prompt; the tools stay for the whole episode."""
+        self.tools = tools
         ids = self.renderer.start(messages, self.tools)
         return Prompt(parent=None, keep=0, new_ids=ids, new_messages=messages, messages=messages)
 
@@ -106,7 +108,7 @@ class Context:
     def _rendered_anew(self, conversation: list[Message], new_messages: list[Message]) -> Prompt:
         rendered = self.renderer.start(conversation, self.tools)
         shared, parent = max((num_common(line.ids, rendered), line.turn) for line in self._lines)
-        keep = min(shared, len(rendered) - 1)  # a turn has at least one id of its own
+        keep = max(0, min(shared, len(rendered) - 1))  # a turn has at least one id of its own, where there are any
         return Prompt(
             parent=parent, keep=keep, new_ids=rendered[keep:], new_messages=new_messages, messages=conversation
         )

@@ -20,6 +20,7 @@ from agentrl.rollout.client import Generation, SamplingParams
 from agentrl.rollout.replies import ReplyReader
 from agentrl.rollout.retry import RetryPolicy, repeat
 from agentrl.rollout.transport import Transport
+from agentrl.types import Sampler
 
 LOGGER = logging.getLogger(__name__)
 _GENERATE = "/inference/v1/generate"
@@ -135,7 +136,7 @@ class HttpClient:
             raise self._refused("/v1/models", "start", "gives no max_model_len: set limits.max_context_tokens instead")
         probe = SamplingParams(max_tokens=1, temperature=1.0, seed=0)
         generation = await self.generate([0], probe, "start-check")
-        if generation.is_text:
+        if generation.sampler is Sampler.TEXT:
             LOGGER.warning(
                 "%s gives text and no ids: what it samples is evaluated, but can't be trained on (for ids: vLLM 0.10.2 "
                 "or later, or the embedded engine)",

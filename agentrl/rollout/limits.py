@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from agentrl.config import LimitsConfig
+from agentrl.rollout.client import Generation
 from agentrl.types import StopReason
 
 CHARACTERS_PER_TOKEN = 16
@@ -19,6 +20,15 @@ def call_budget(limits: LimitsConfig, window: int, num_context: int, num_sampled
         (window - num_context, StopReason.CONTEXT_OVERFLOW),
     ]
     return min(bounds, key=lambda bound: bound[0])
+
+
+def ending_of_cut(generation: Generation, max_tokens: int, bound: StopReason) -> StopReason:
+    """Why a reply was cut that was allowed `max_tokens` ids, where using them all would end as `bound`.
+
+    A server that cut it earlier ran out of room: of its window only itself knows.
+    """
+    num_tokens = generation.num_tokens
+    return bound if num_tokens is None or num_tokens >= max_tokens else StopReason.CONTEXT_OVERFLOW
 
 
 def cap_observation(

@@ -25,14 +25,17 @@ from agentrl.rollout.context import Context, Prompt
 from agentrl.rollout.faults import MAX_ERROR_CHARACTERS, describe, with_causes
 from agentrl.rollout.grading import measure
 from agentrl.rollout.hooks import Hooks
-from agentrl.rollout.limits import call_budget, cap_observation
+from agentrl.rollout.limits import call_budget, ending_of_cut
+from agentrl.rollout.parsers import ParsedReply
 from agentrl.rollout.parsers.checking import bad_call_observation
 from agentrl.rollout.recorder import Recorder
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.retry import engine_error_behind
 from agentrl.rollout.samplers import ReplySampler
+from agentrl.rollout.structured import check_reply
 from agentrl.rollout.threads import Threads
 from agentrl.rollout.tools import ToolRunner
+from agentrl.rollout.unrendered import Unrendered
 from agentrl.tool import Tool, ToolContext, ToolResult
 from agentrl.types import (
     CallStatus,
@@ -40,7 +43,6 @@ from agentrl.types import (
     Message,
     ParsedCall,
     Sample,
-    Sampler,
     StopReason,
     Task,
     Trajectory,
@@ -87,6 +89,8 @@ class _Episode:
     deadline: float
     """On the clock of `time.monotonic`."""
     context: Context
+    num_sampled: int = 0
+    """Tokens that count against limits.max_episode_tokens."""
     num_bad_replies: int = 0
     """Replies in a row whose calls were all unusable."""
 
@@ -100,14 +104,17 @@ class AgentLoop:
         env_class: type[Environment],
         env_config: EnvironmentConfig,
         sampler: Callable[[Environment, Task], ReplySampler],
-        renderer: Renderer,
+        renderer: Renderer | Unrendered,
         recorder: Recorder,
         limits: LimitsConfig,
         sampling: SamplingConfig,
         window: int,
         chat: ChatClient | None = None,
     ) -> None:
-        """`window` is the engine's context length in tokens; `chat`: who answers `ctx.chat`."""
+        """`window` is the engine's context length in tokens; `chat`: who answers `ctx.chat`.
+
+        Unrendered: there is no tokenizer, so the sampler must give messages; only the server knows its window then.
+        """
         self.env_class = env_class
         self.env_config = env_config
         self.sampler = sampler
@@ -165,8 +172,9 @@ class AgentLoop:
     async def _play_to_the_end(self, env: Environment, trajectory: Trajectory) -> None:
         deadline = time.monotonic() + self.limits.episode_timeout_s
         sampler = self.sampler(env, trajectory.task)
-        context = Context(self.renderer, [tool.spec() for tool in env.tools])
-        episode = _Episode(env=env, trajectory=trajectory, sampler=sampler, deadline=deadline, context=context)
+        episode = _Episode(
+            env=env, trajectory=trajectory, sampler=sampler, deadline=deadline, context=Context(self.renderer)
+        )
         try:
             async with asyncio.timeout(self.limits.episode_timeout_s):
                 reason = await self._play(episode)
@@ -183,14 +191,15 @@ class AgentLoop:
             _end(trajectory, fault.stop_reason, str(fault)[:MAX_ERROR_CHARACTERS])
 
     async def _play(self, episode: _Episode) -> StopReason:
-        prompt = episode.context.start(await self._reset(episode))
+        messages = await self._reset(episode)  # may also choose the tools
+        prompt = episode.context.start(messages, [tool.spec() for tool in episode.env.tools])
         while len(episode.trajectory.turns_of()) < self.limits.max_turns:
-            max_tokens, bound = call_budget(self.limits, self.window, prompt.num_ids, episode.trajectory.num_sampled)
+            max_tokens, bound = call_budget(self.limits, self.window, prompt.num_ids, episode.num_sampled)
             if max_tokens < 1:
                 return bound
-            turn, is_cut = await self._sample_turn(episode, prompt, max_tokens)
-            if is_cut:
-                return bound
+            turn, generation = await self._sample_turn(episode, prompt, max_tokens)
+            if generation.finish_reason == "length":
+                return ending_of_cut(generation, max_tokens, bound)
             step = await self._answer(episode, turn)
             if step.terminated or step.truncated:
                 return StopReason.COMPLETED if step.terminated else StopReason.ENV_TRUNCATED
@@ -205,24 +214,25 @@ class AgentLoop:
         ctx = EnvironmentContext(sandbox=None, seed=trajectory.env_seed, deadline=episode.deadline, chat=chat)
         return await self.hooks.reset(episode.env, trajectory.task, ctx)
 
-    async def _sample_turn(self, episode: _Episode, prompt: Prompt, max_tokens: int) -> tuple[Turn, bool]:
-        """Sample and record one turn; True: the reply was cut by its token limit."""
+    async def _sample_turn(self, episode: _Episode, prompt: Prompt, max_tokens: int) -> tuple[Turn, Generation]:
+        """Sample and record one turn."""
         trajectory, context = episode.trajectory, episode.context
         locate(turn=len(trajectory.turns))
         started_at, started = time.time(), time.monotonic()
         params = self._params(trajectory, len(trajectory.turns_of()), max_tokens)
         context.take(prompt)
         generation = await self._generate(episode, params, f"{trajectory.id}-{len(trajectory.turns)}")
+        episode.num_sampled += generation.num_sampled
         turn = self._make_turn(episode, generation, params, prompt)
         turn.started_at = started_at
         turn.timings["sample"] = time.monotonic() - started
         context.reply(turn.index, turn.sampled_ids, turn.message)
         trajectory.turns.append(turn)
         await self.recorder.add_turn(trajectory, turn)
-        return turn, generation.finish_reason == "length"
+        return turn, generation
 
     async def _generate(self, episode: _Episode, params: SamplingParams, request_id: str) -> Generation:
-        """Raises EngineError for whatever the sampler raises or doesn't do in time; a script's errors are env_error."""
+        """Raises EngineError for what isn't done in time, and for whatever the sampler raises but RolloutFault."""
         timeout_s = self.limits.turn_timeout_s
         limit = asyncio.timeout(timeout_s)
         try:
@@ -238,8 +248,6 @@ class AgentLoop:
                     engine_error_behind(error),
                 )
                 raise EngineError(f"{text}; caused by {with_causes(fault)}" if fault else text) from fault
-            if episode.sampler.kind is not Sampler.ENGINE:
-                raise RolloutFault.of(StopReason.ENV_ERROR, describe("environment.oracle", error)) from error
             raise EngineError(describe(f"the engine's client, asked for {request_id},", error)) from error
 
     def _params(self, trajectory: Trajectory, index: int, max_tokens: int) -> SamplingParams:
@@ -254,14 +262,7 @@ class AgentLoop:
 
     def _make_turn(self, episode: _Episode, generation: Generation, params: SamplingParams, prompt: Prompt) -> Turn:
         index = len(episode.trajectory.turns)
-        parsed = self.renderer.parser.parse(
-            generation.ids,
-            self.renderer.decode,
-            tools={tool.name: tool for tool in episode.env.tools},
-            stop_ids=self.renderer.stop_ids,
-            truncated=generation.finish_reason == "length",
-            call_prefix=f"call_{index}_",
-        )
+        parsed = self._read_reply(generation, {tool.name: tool for tool in episode.env.tools}, f"call_{index}_")
         for call in parsed.calls:
             if call.arguments is not None:
                 call.status = CallStatus.NOT_RUN  # until it has run
@@ -276,7 +277,22 @@ class AgentLoop:
             prompt_messages=list(prompt.new_messages),
             message=parsed.message,
             tool_calls=parsed.calls,
-            sampler=Sampler.IMPORT if generation.is_text else episode.sampler.kind,
+            sampler=generation.sampler,
+        )
+
+    def _read_reply(self, generation: Generation, tools: Mapping[str, Tool], call_prefix: str) -> ParsedReply:
+        """Message and calls, parsed from the ids or as the server has read them."""
+        is_cut = generation.finish_reason == "length"
+        if generation.message is not None:
+            return check_reply(generation.message, tools=tools, truncated=is_cut, call_prefix=call_prefix)
+        assert isinstance(self.renderer, Renderer), "there are ids only where there is a tokenizer"
+        return self.renderer.parser.parse(
+            generation.ids,
+            self.renderer.decode,
+            tools=tools,
+            stop_ids=self.renderer.stop_ids,
+            truncated=is_cut,
+            call_prefix=call_prefix,
         )
 
     # ---- tools and the environment's answer ----
@@ -302,16 +318,14 @@ class AgentLoop:
                 parsed.status = CallStatus.NOT_RUN
                 results.append(ToolResult(content="Not run: the episode has ended.", is_error=True))
             elif parsed.arguments is None:
-                results.append(_refused(parsed, tools, self.renderer.parser.form))
+                results.append(_refused(parsed, tools, self.renderer.call_form))
             else:
                 results.append(await self.tool_runner.run(parsed, tools, ctx))
         return results
 
     def _capped(self, messages: list[Message]) -> list[Message]:
         def cap(message: Message) -> Message:
-            text = cap_observation(
-                message.text, self.limits.max_observation_tokens, self.renderer.encode_text, self.renderer.decode
-            )
+            text = self.renderer.cap(message.text, self.limits.max_observation_tokens)
             return message if text == message.text else message.model_copy(update={"content": text})
 
         return [cap(message) for message in messages]
@@ -377,7 +391,7 @@ def _engine_calls(generation: Generation, params: SamplingParams) -> list[Engine
             request_id=generation.request_id,
             engine=generation.engine,
             finish_reason=generation.finish_reason,
-            sampling=params.to_json(),
+            sampling=generation.sampling or params.to_json(),
         )
         for span in generation.spans
     ]

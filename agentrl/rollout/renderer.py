@@ -19,6 +19,7 @@ from typing import Any, Literal, get_args
 
 from agentrl.errors import ModelError, TemplateError
 from agentrl.rollout.control import TextEncoder, clean
+from agentrl.rollout.limits import cap_observation
 from agentrl.rollout.parsers.choose import AUTO
 from agentrl.rollout.scaffold import Scaffold
 from agentrl.rollout.selfcheck import check_template
@@ -99,6 +100,11 @@ class Renderer:
         """The template doesn't show tools in the form that the parser reads, so the system message describes them."""
         return self.template.tools_in_system
 
+    @property
+    def call_form(self) -> str:
+        """What the model is told that a call looks like."""
+        return self.parser.form
+
     def check(self, tools: Sequence[Json]) -> None:
         """Compare with what the template renders for short conversations. Raises TemplateError where it differs."""
         check_template(self.template, self.scaffold, self.extend, tools)
@@ -147,6 +153,10 @@ class Renderer:
     def encode_text(self, text: str) -> list[int]:
         """The ids of untrusted text alone: its control strings stay text."""
         return self.encoder.encode(self.encoder.mark(text))
+
+    def cap(self, text: str, max_tokens: int) -> str:
+        """`text`, or its head and tail where it is longer than `max_tokens`."""
+        return cap_observation(text, max_tokens, self.encode_text, self.decode)
 
     def encode_reply(self, message: Message) -> list[int]:
         """An assistant's message as ids that a model would have sampled for it, through the stop id.

@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 
 from agentrl.errors import EngineError, EngineFault
 from agentrl.rollout.client import Generation, VersionSpan
+from agentrl.types import Sampler
 
 Json = dict[str, Any]
 _FINISH_REASONS = ("stop", "length", "abort")
@@ -44,7 +45,8 @@ class ReplyReader:
             raise self.fail(f"finish_reason {reason!r} is none of {_FINISH_REASONS}", EngineFault.GARBAGE)
         encoded = self._encoded_text(choice)
         if encoded is not None:
-            ids, logprobs, spans = encoded, [math.nan] * len(encoded), []
+            ids, logprobs = encoded, [math.nan] * len(encoded)
+            spans = [VersionSpan(version=-1, start=0, end=len(encoded))]
         else:
             ids = self._ids(choice)
             logprobs = self._logprobs(choice, ids)
@@ -56,7 +58,7 @@ class ReplyReader:
             logprobs=logprobs,
             spans=spans,
             finish_reason=cast(Literal["stop", "length", "abort"], reason),
-            is_text=encoded is not None,
+            sampler=Sampler.ENGINE if encoded is None else Sampler.TEXT,
         )
 
     def _encoded_text(self, choice: Json) -> list[int] | None:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from agentrl.config import ServerConfig
 from agentrl.errors import EngineError
 
 T = TypeVar("T")
@@ -25,6 +26,11 @@ class RetryPolicy:
     wait_s: float = 0.5
     """Longest wait before the second try; it doubles from try to try."""
     max_wait_s: float = 30.0
+
+    @classmethod
+    def of(cls, config: ServerConfig) -> RetryPolicy:
+        """As configured for a server."""
+        return cls(max_tries=config.max_tries, wait_s=config.retry_wait_s, max_wait_s=config.max_retry_wait_s)
 
     def wait(self, num_failed: int, retry_after_s: float | None) -> float:
         """Seconds to wait after `num_failed` failures: random, so that a thousand clients don't return at once.

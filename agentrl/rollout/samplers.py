@@ -1,20 +1,23 @@
-"""Who produces a reply: an engine, or a script that is played through the same loop."""
+"""Who produces a reply: an engine, a chat endpoint, or a script that is played through the same loop."""
 
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
-from agentrl.environment import Oracle
-from agentrl.rollout.client import Generation, InferenceClient, SamplingParams
+from agentrl.environment import Environment, Oracle
+from agentrl.errors import RolloutFault
+from agentrl.rollout.chat_client import MAX_SEED, ChatClient
+from agentrl.rollout.chat_messages import written
+from agentrl.rollout.client import Generation, InferenceClient, SamplingParams, VersionSpan
+from agentrl.rollout.faults import describe
 from agentrl.rollout.renderer import Renderer
-from agentrl.types import Message, Sampler
+from agentrl.rollout.unrendered import Unrendered
+from agentrl.types import Message, Sampler, StopReason
 
 
 class ReplySampler(Protocol):
     """Samples one reply after a context, given as ids and as messages."""
-
-    kind: Sampler
 
     async def sample(
         self, ids: list[int], messages: list[Message], params: SamplingParams, request_id: str
@@ -23,8 +26,6 @@ class ReplySampler(Protocol):
 
 class EngineSampler:
     """The policy: only ids go to the engine."""
-
-    kind = Sampler.ENGINE
 
     def __init__(self, client: InferenceClient) -> None:
         self.client = client
@@ -35,10 +36,48 @@ class EngineSampler:
         return await self.client.generate(ids, params, request_id)
 
 
+class ChatSampler:
+    """A policy behind a chat endpoint: messages and tools go out, text comes back; the ids only count its tokens."""
+
+    def __init__(self, client: ChatClient, renderer: Renderer | Unrendered, env: Environment) -> None:
+        self.client = client
+        self.renderer = renderer
+        self.env = env
+
+    async def sample(
+        self, ids: list[int], messages: list[Message], params: SamplingParams, request_id: str
+    ) -> Generation:
+        tools = [tool.spec() for tool in self.env.tools]
+        reply = await self.client.ask(messages, sampling=chat_sampling(params), request_id=request_id, tools=tools)
+        completion = reply.completion
+        counted = self.renderer.encode_text(written(completion.message))
+        return Generation(
+            request_id=request_id,
+            engine=self.client.name,
+            ids=counted,
+            logprobs=[math.nan] * len(counted),
+            spans=[VersionSpan(version=-1, start=0, end=len(counted))],
+            finish_reason="length" if completion.finish_reason == "length" else "stop",
+            sampler=Sampler.TEXT,
+            message=completion.message,
+            num_tokens=completion.num_tokens,
+            sampling=reply.sampling,
+        )
+
+
+def chat_sampling(params: SamplingParams) -> dict[str, Any]:
+    """Parameters by OpenAI's names; what is at its default isn't sent, since not every endpoint knows it."""
+    return {
+        "max_tokens": params.max_tokens,
+        "temperature": params.temperature,
+        "top_p": params.top_p if params.top_p < 1 else None,
+        "top_k": params.top_k or None,
+        "seed": params.seed % MAX_SEED,
+    }
+
+
 class ScriptedSampler:
     """A script's replies as the ids that the template would have had sampled; no logprobs, no versions."""
-
-    kind = Sampler.SCRIPTED
 
     def __init__(self, oracle: Oracle, renderer: Renderer) -> None:
         self.oracle = oracle
@@ -47,7 +86,7 @@ class ScriptedSampler:
     async def sample(
         self, ids: list[int], messages: list[Message], params: SamplingParams, request_id: str
     ) -> Generation:
-        reply = self.renderer.encode_reply(self.oracle(messages))
+        reply = self.renderer.encode_reply(self._say(messages))
         sampled = reply[: params.max_tokens]
         return Generation(
             request_id=request_id,
@@ -56,4 +95,12 @@ class ScriptedSampler:
             logprobs=[math.nan] * len(sampled),
             spans=[],
             finish_reason="stop" if len(sampled) == len(reply) else "length",
+            sampler=Sampler.SCRIPTED,
         )
+
+    def _say(self, messages: list[Message]) -> Message:
+        """Scripts are part of the environment, and so are their errors."""
+        try:
+            return self.oracle(messages)
+        except Exception as error:
+            raise RolloutFault.of(StopReason.ENV_ERROR, describe("environment.oracle", error)) from error

@@ -167,7 +167,7 @@ def _check_lengths(trajectory_id: str, turn: Turn) -> None:
     num_sampled = len(turn.sampled_ids)
     if len(turn.logprobs) != num_sampled:
         raise StoreError(f"{where}: {num_sampled} sampled ids, but {len(turn.logprobs)} logprobs")
-    if turn.sampler is not Sampler.ENGINE:
+    if turn.sampler not in (Sampler.ENGINE, Sampler.TEXT):
         if turn.calls:
             raise StoreError(f"{where}: its sampler is {turn.sampler}, but it has engine calls")
         return

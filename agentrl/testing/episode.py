@@ -172,7 +172,7 @@ class Episode:
 
     async def _chat(self, agent: str, messages: list[Message]) -> Message:
         reply = await self.stage.chat(agent, messages)
-        turn = _turn(len(self.trajectory.turns), agent, messages, reply, Sampler.ENGINE)
+        turn = _turn(len(self.trajectory.turns), agent, messages, reply, Sampler.TEXT)
         turn.trained = False
         self.trajectory.turns.append(turn)
         return reply

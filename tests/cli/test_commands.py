@@ -11,14 +11,16 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from agentrl.cli import main
 from agentrl.store import Store
+from agentrl.testing.audit import audit
+from agentrl.testing.chat import ChatFault, ChatSays, ScriptedChat, calling
 from agentrl.testing.endpoint import Fault, Reply, ScriptedEndpoint, SeenRequest
-from agentrl.types import Sampler
+from agentrl.types import CallStatus, Sampler, Turn
 from tests.small import small_overrides
 
 
@@ -50,13 +52,22 @@ def endpoint(fault: Fault | None = None, **options: Any) -> Iterator[str]:
     def say(seen: SeenRequest) -> Reply:
         return Reply(ids=[seen.sampling["stop_token_ids"][0] if seen.sampling["stop_token_ids"] else 1])
 
+    with in_thread(ScriptedEndpoint(say, fault=fault, **options)) as server:
+        yield server.url
+
+
+S = TypeVar("S", ScriptedEndpoint, ScriptedChat)
+
+
+@contextmanager
+def in_thread(server: S) -> Iterator[S]:
+    """The server, open in a thread of its own."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    server = ScriptedEndpoint(say, fault=fault, **options)
     asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(10)
     try:
-        yield server.url
+        yield server
     finally:
         asyncio.run_coroutine_threadsafe(server.__aexit__(), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
@@ -104,9 +115,12 @@ def test_train_prints_progress_and_what_to_type_next(
     assert "name=a-run" in capsys.readouterr().err
 
 
-def test_eval_of_a_running_server(place: tuple[Path, Path], model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with endpoint() as url:
-        assert main(["eval", *overrides(place, f"engine.url='{url}'", "engine.key=hush")]) == 0
+def test_eval_of_a_running_server(
+    place: tuple[Path, Path], model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "hush")
+    with endpoint(key="hush") as url:
+        assert main(["eval", *overrides(place, f"engine.url='{url}'", "engine.key_env=MY_KEY")]) == 0
     assert "held-out success (greedy): 0.000" in capsys.readouterr().out
     assert b"hush" not in (place[0] / "agentrl.db").read_bytes()
 
@@ -120,12 +134,114 @@ def test_a13_an_evaluation_goes_on_where_a_server_gives_text_alone(
     # It is the right answer to one of the five tasks.
     assert "held-out success (greedy): 0.200" in capsys.readouterr().out
     assert "text and no ids" in caplog.text
+    turns = played(place)
+    assert {turn.message.content for turn in turns} == {"Answer: 5"}
+    assert all(turn.sampler is Sampler.TEXT and turn.sampled_ids for turn in turns)
+    assert {call.version for turn in turns for call in turn.calls} == {-1}
+    assert all(math.isnan(logprob) for turn in turns for logprob in turn.logprobs)
+
+
+def test_a_server_that_doesnt_know_its_window_can_be_told_it(
+    place: tuple[Path, Path], model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with endpoint(max_model_len=0) as url:
+        told = overrides(place, f"engine.url='{url}'", "eval.sampled=false")
+        assert main(["eval", *told]) == 1
+        assert "set limits.max_context_tokens" in capsys.readouterr().err
+        assert main(["eval", *told, "limits.max_context_tokens=500"]) == 0
+
+
+ANSWER = calling(("calculator", '{"expression": "2 + 3"}'))
+
+
+def say(messages: list[dict[str, Any]]) -> str | ChatSays:
+    return "Answer: 5" if messages[-1]["role"] == "tool" else ANSWER
+
+
+def chat_overrides(place: tuple[Path, Path], url: str, *more: str) -> list[str]:
+    return overrides(place, f"engine.url='{url}'", "engine.api=chat", "engine.model=big-one", *more)
+
+
+def played(place: tuple[Path, Path]) -> list[Turn]:
+    """The turns of the last run."""
     with Store.open(place[0] / "agentrl.db") as store:
         run = store.runs()[0].id
-        turns = [turn for found in store.find_trajectories(run=run) for turn in store.load_trajectory(found.id).turns]
-    assert {turn.message.content for turn in turns} == {"Answer: 5"}
-    assert all(turn.sampler is Sampler.IMPORT and turn.sampled_ids and not turn.calls for turn in turns)
-    assert all(math.isnan(logprob) for turn in turns for logprob in turn.logprobs)
+        return [turn for found in store.find_trajectories(run=run) for turn in store.load_trajectory(found.id).turns]
+
+
+def test_a_hosted_model_is_evaluated_without_a_tokenizer_and_resumed_and_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "hush-hush")
+    place = (tmp_path, tmp_path / "cache")
+    with in_thread(ScriptedChat(say, key="hush-hush")) as server:
+        asked = chat_overrides(place, server.url, "engine.key_env=MY_KEY", "limits.max_turn_tokens=50")
+        assert main(["eval", *asked, "name=hosted"]) == 0
+        out = capsys.readouterr().out
+        assert "held-out success (greedy): 0.200" in out and not place[1].exists()  # nothing was made or downloaded
+        database = str(tmp_path / "agentrl.db")
+        num_asked = len(server.seen)
+        assert main(["eval", "--resume", "hosted", "--db", database]) == 0
+        assert len(server.seen) == num_asked + 1  # the start check
+        assert main(["runs", "--db", database]) == 0 and "big-one" in capsys.readouterr().out
+    turns = played(place)
+    assert len(turns) == 20 and all(turn.sampler is Sampler.TEXT and not turn.sampled_ids for turn in turns)
+    assert {parsed.status for turn in turns for parsed in turn.tool_calls} == {CallStatus.OK}
+    assert b"hush-hush" not in (tmp_path / "agentrl.db").read_bytes() and audit(database) == []
+    with Store.open(database) as store:
+        id = store.find_trajectories(run=store.runs()[0].id)[0].id
+    assert main(["show", id, "--db", database]) == 0
+    shown = capsys.readouterr().out
+    assert f"turn 0  agent main  not trained  by big-one at {server.url}" in shown
+    assert 'call calculator({"expression": "2 + 3"}) ok → 5' in shown and "  → Answer: 5" in shown
+
+
+def test_a_tokenizer_counts_a_hosted_models_tokens(place: tuple[Path, Path], model: Path) -> None:
+    with in_thread(ScriptedChat(say)) as server:
+        assert main(["eval", *chat_overrides(place, server.url, f"model.path={model}", "eval.sampled=false")]) == 0
+        turns = played(place)
+        assert all(turn.sampler is Sampler.TEXT and turn.sampled_ids and turn.prompt_ids for turn in turns)
+        # A window that is known by its tokens bounds what is asked for.
+        longest = max(len(turn.prompt_ids) for turn in turns if turn.parent is None)
+        more = (f"model.path={model}", "eval.sampled=false", f"limits.max_context_tokens={longest + 9}")
+        assert main(["eval", *chat_overrides(place, server.url, *more)]) == 0
+    assert any(body["max_tokens"] <= 9 for body in server.seen)
+
+
+def test_nothing_is_trained_on_a_chat_endpoint(
+    place: tuple[Path, Path], model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with in_thread(ScriptedChat(say)) as server:
+        assert main(["train", *chat_overrides(place, server.url)]) == 2
+    assert "engine.api=chat" in capsys.readouterr().err and server.seen == []
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["engine.model=null"], "set engine.url=…/v1 and engine.model=…"),
+        (["engine.url=null"], "set engine.url=…/v1 and engine.model=…"),
+        (["limits.max_context_tokens=100"], "name the model's by model.path=…"),
+        (["engine.key_env=NO_SUCH_KEY"], "engine.key_env=NO_SUCH_KEY"),
+    ],
+)
+def test_a_hosted_evaluation_that_cant_be_is_refused_at_start(
+    more: list[str], says: str, place: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", *chat_overrides(place, "http://127.0.0.1:9/v1", *more)]) == 2
+    err = capsys.readouterr().err
+    assert says in err and "error: :" not in err and len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("faults", "says"), [([401], "engine.key_env"), ([404], "engine.url ends before"), ([400], "broken on purpose")]
+)
+def test_a_chat_endpoint_that_refuses_stops_the_run_at_start(
+    faults: list[int | ChatFault], says: str, place: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with in_thread(ScriptedChat(say, faults=faults)) as server:
+        assert main(["eval", *chat_overrides(place, server.url)]) == 1
+    assert says in capsys.readouterr().err and len(server.seen) == 1
 
 
 @pytest.mark.parametrize(

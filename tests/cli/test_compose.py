@@ -9,6 +9,7 @@ from agentrl.cli import main
 from agentrl.cli.compose import load_config
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
+from agentrl.rollout.transport import key_of
 
 
 @pytest.mark.parametrize(
@@ -84,9 +85,10 @@ def test_an_option_that_is_a_mapping_takes_any_key() -> None:
         load_config("gymnasium", ["env.kwarg.a=1"])
 
 
-def test_secrets_are_not_in_what_is_stored() -> None:
-    config = load_config("calculator", ["engine.key=hush", "store.url='postgresql://me:hush@localhost/x'"])
-    assert config.engine.key == "hush" and "hush" not in str(config.public())
+def test_secrets_are_not_in_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "hush")
+    config = load_config("calculator", ["engine.key_env=MY_KEY", "store.url='postgresql://me:hush@localhost/x'"])
+    assert key_of(config.engine) == "hush" and "hush" not in str(config.public())
 
 
 def test_a_group_of_one_is_refused_D02() -> None:

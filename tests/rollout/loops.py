@@ -11,6 +11,7 @@ from agentrl.rollout.client import Generation, SamplingParams, VersionSpan
 from agentrl.rollout.loop import AgentLoop, RolloutSpec
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.samplers import EngineSampler
+from agentrl.rollout.unrendered import Unrendered
 from agentrl.testing.memory import MemoryRecorder
 from agentrl.testing.toy import Toy, ToyConfig
 from agentrl.types import Sample
@@ -50,7 +51,7 @@ def call(name: str, arguments: str) -> str:
 
 
 def make_loop(
-    renderer: Renderer,
+    renderer: Renderer | Unrendered,
     client: Any,
     recorder: MemoryRecorder | None = None,
     *,

@@ -16,10 +16,10 @@ from agentrl.config import ChatConfig
 from agentrl.environment import EnvironmentContext, StepResult
 from agentrl.errors import ConfigError, EngineError
 from agentrl.progress import Silent
+from agentrl.rollout.chat import chat_client
 from agentrl.rollout.chat_client import ChatClient
 from agentrl.rollout.loop import AgentLoop
 from agentrl.rollout.renderer import Renderer
-from agentrl.rollout.retry import RetryPolicy
 from agentrl.run import train
 from agentrl.store import Store
 from agentrl.testing.chat import ChatFault, ScriptedChat
@@ -67,8 +67,7 @@ def say(messages: list[dict[str, Any]]) -> str:
 async def converse(
     renderer: Renderer, server: ScriptedChat, recorder: MemoryRecorder | None = None, **options: Any
 ) -> tuple[Trajectory, Grade | None]:
-    quick = RetryPolicy(max_tries=3, wait_s=0.01)
-    client = ChatClient(ChatConfig(url=server.url, model="scripted", **options), quick)
+    client = ChatClient(ChatConfig(url=server.url, model="scripted", max_tries=3, retry_wait_s=0.01, **options))
     loop = make_loop(renderer, TextClient(renderer, "hello", "more", "goodbye"), recorder, env=Customer)
     loop.chat = client
     try:
@@ -97,7 +96,7 @@ async def test_a_user_simulator_and_a_judge_are_turns_that_are_not_trained(rende
     for turn in trajectory.turns:
         assert turn.trained == (turn.agent == "main")
         if not turn.trained:
-            assert (turn.sampled_ids, turn.prompt_ids, turn.sampler) == ([], [], Sampler.ENGINE)
+            assert (turn.sampled_ids, turn.prompt_ids, turn.sampler) == ([], [], Sampler.TEXT)
             (call,) = turn.calls
             assert call.engine.startswith("scripted at http://127.0.0.1") and call.version == -1
     first, second, third = trajectory.turns_of()
@@ -168,9 +167,9 @@ async def test_a_fault_that_may_pass_is_tried_again_and_recorded_once(
     ("faults", "says"),
     [
         ([500] * 3, "HTTP 500: broken on purpose"),
-        (["hang"] * 3, "no reply within 0.2 s (chat.timeout_s)"),
-        (["no_choices"], "no choices[0].message"),
-        (["no_text"], "content is NoneType, not text"),
+        (["hang"] * 3, "no answer within 0.2 s (chat.request_timeout_s)"),
+        (["no_choices"] * 3, "no choices[0].message"),
+        (["no_text"], "gave an empty reply"),
         (["flood"], "longer than 8388608 bytes"),
         ([404], "chat.url ends before /chat/completions"),
     ],
@@ -179,7 +178,7 @@ async def test_an_endpoint_that_fails_ends_the_rollout_as_a_fault(
     renderer: Renderer, faults: list[Any], says: str
 ) -> None:
     async with ScriptedChat(say, faults=faults) as server:
-        trajectory, grade = await converse(renderer, server, timeout_s=0.2 if "hang" in faults else 20)
+        trajectory, grade = await converse(renderer, server, request_timeout_s=0.2 if "hang" in faults else 20)
     assert trajectory.stop_reason is StopReason.ENGINE_ERROR and grade is None
     assert says in (trajectory.error or "") and server.url in (trajectory.error or "")
     assert len(server.seen) == len(faults)
@@ -293,13 +292,14 @@ async def test_a_run_trains_beside_a_user_simulator_and_show_prints_it(
 
 
 async def test_ask_raises_what_a_caller_can_act_on() -> None:
-    async with ScriptedChat(say, faults=[400]) as server:
-        client = ChatClient(ChatConfig(url=server.url, model="scripted"))
-        with pytest.raises(EngineError, match=r"chat request 'x' to 'scripted' at .*HTTP 400"):
-            await client.ask([user("hi")], seed=1, request_id="x")
-        reply = await client.ask([user("hi")], seed=1, request_id="y")
-        await client.close()
-    assert reply.message.text == "and then? (hi)" and reply.finish_reason == "stop"
+    async with (
+        ScriptedChat(say, faults=[400]) as server,
+        chat_client(ChatConfig(url=server.url, model="scripted")) as client,
+    ):
+        with pytest.raises(EngineError, match=r"request 'x' to http.*/v1/chat/completions: HTTP 400"):
+            await client.ask([user("hi")], sampling={"seed": 1}, request_id="x")
+        reply = await client.ask([user("hi")], sampling={"seed": 1}, request_id="y")
+    assert reply.completion.message.text == "and then? (hi)" and reply.completion.finish_reason == "stop"
     assert server.seen[-1] == {
         "model": "scripted", "messages": [{"role": "user", "content": "hi"}], "temperature": 1.0, "max_tokens": 1024,
         "seed": 1,

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.batch.rows import build_rows
-from agentrl.environment import StepResult
+from agentrl.environment import EnvironmentContext, StepResult
 from agentrl.rollout.context import Context, num_common
 from agentrl.rollout.renderer import Mode, Renderer
 from agentrl.testing.toy import Toy
 from agentrl.tool import ToolResult
-from agentrl.types import Message, Sample, StopReason, Trajectory
+from agentrl.types import Message, Sample, StopReason, Task, Trajectory
 from tests.rollout.loops import TextClient, make_loop, play
-from tests.rollout.templates import said, tokenizer, user
+from tests.rollout.templates import add, said, tokenizer, user
 
 
 @functools.cache
@@ -147,7 +147,7 @@ def test_the_parent_shares_the_longest_prefix_and_of_equals_is_the_latest(
 ) -> None:
     """Against a search over all turns."""
     renderer = made("smollm2", mode)
-    context, fulls = Context(renderer, []), []
+    context, fulls = Context(renderer), []
     prompt = context.start([user("hi")])
     for turn, (action, word, number) in enumerate([*actions, ("follow", "end", 0)]):
         whole = [*(fulls[prompt.parent][: prompt.keep] if prompt.parent is not None else []), *prompt.new_ids]
@@ -187,3 +187,15 @@ async def test_a_step_cant_speak_for_the_policy(mode: Mode) -> None:
     sample = await play(make_loop(made("smollm2", mode), TextClient(made("smollm2", mode), "one"), env=env_of(step)))
     assert sample.trajectory.stop_reason is StopReason.ENV_ERROR
     assert "assistant's message" in str(sample.trajectory.error)
+
+
+async def test_an_environment_may_choose_its_tools_in_reset() -> None:
+    class Choosing(Toy):
+        async def reset(self, task: Task, ctx: EnvironmentContext) -> list[Message]:
+            self.tools = [add]
+            return await super().reset(task, ctx)
+
+    renderer = made("qwen3", "append")
+    client = TextClient(renderer, "red")
+    await play(make_loop(renderer, client, env=Choosing))
+    assert '"add"' in renderer.decode(client.seen[0][0]) and '"repeat"' not in renderer.decode(client.seen[0][0])

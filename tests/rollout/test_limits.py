@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agentrl.batch.rows import build_rows
 from agentrl.config import RolloutConfig
-from agentrl.environment import StepResult
+from agentrl.environment import EnvironmentContext, StepResult
 from agentrl.errors import ContextOverflow
 from agentrl.progress import rollout_metrics
+from agentrl.rollout.client import Generation, SamplingParams
 from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.pool import RolloutPool
 from agentrl.rollout.renderer import Renderer
@@ -21,7 +26,7 @@ from agentrl.testing.endpoint import Reply, ScriptedEndpoint, SeenRequest
 from agentrl.testing.memory import MemoryRecorder
 from agentrl.testing.toy import Toy, ToyConfig
 from agentrl.tool import ToolResult
-from agentrl.types import CallStatus, Group, Message, Purpose, StopReason
+from agentrl.types import CallStatus, Group, Message, Purpose, StopReason, Task, Trajectory
 from tests.rollout.loops import TextClient, call, make_loop, play
 
 REPEAT = call("repeat", '{"text": "red"}')
@@ -32,10 +37,10 @@ def group(size: int) -> Group:
     return Group(id="g", run="run", task=task, purpose=Purpose.TRAIN, ordinal=0, size=size)
 
 
-async def first_context(renderer: Renderer) -> int:
+async def first_context(renderer: Renderer, env: type[Toy] = Toy) -> int:
     """Ids of the first prompt."""
     client = TextClient(renderer, "red")
-    await play(make_loop(renderer, client))
+    await play(make_loop(renderer, client, env=env))
     return len(client.seen[0][0])
 
 
@@ -85,6 +90,108 @@ async def test_e04_window_budget_and_turn_are_three_limits_and_nothing_is_cut_fr
     for (_, params), turn in zip(client.seen, sample.trajectory.turns, strict=True):
         assert params.max_tokens == min(100, 150 - num_sampled)
         num_sampled += len(turn.sampled_ids)
+
+
+@pytest.mark.parametrize("room", [-5, 0, 1])
+async def test_e02_a_first_prompt_that_leaves_no_room_is_an_overflow_without_a_call(
+    renderer: Renderer, room: int
+) -> None:
+    client, recorder = TextClient(renderer, "red"), MemoryRecorder()
+    sample = await play(make_loop(renderer, client, recorder, window=await first_context(renderer) + room))
+    assert sample.trajectory.stop_reason is StopReason.CONTEXT_OVERFLOW
+    assert sample.grade is not None and sample.reward == 0.0 and recorder.finished[0].artifacts.data["collected"]
+    assert [params.max_tokens for _, params in client.seen] == [room] * (room > 0)
+
+
+async def contexts_of_a_tool_call(renderer: Renderer) -> tuple[int, int]:
+    """(ids after the first reply, ids of the second prompt) where the tool is called once."""
+    client = TextClient(renderer, REPEAT, "red")
+    trajectory = (await play(make_loop(renderer, client))).trajectory
+    return len(trajectory.full(0)), len(client.seen[1][0])
+
+
+@pytest.mark.parametrize("room", [-1, 0, 1, 2])
+async def test_e02_a_tool_result_may_fill_the_window_to_the_last_id(renderer: Renderer, room: int) -> None:
+    after_reply, second_prompt = await contexts_of_a_tool_call(renderer)
+    window = second_prompt + room
+    assert after_reply < window - 1
+    client = TextClient(renderer, REPEAT, "x")
+    trajectory = (await play(make_loop(renderer, client, window=window))).trajectory
+    # The call itself fitted and ran; its result is on record whether or not there is room to answer it.
+    (parsed,) = trajectory.turns[0].tool_calls
+    assert parsed.status is CallStatus.OK and parsed.result == "red"
+    assert [params.max_tokens for _, params in client.seen[1:]] == [room] * (room > 0)
+    assert len(trajectory.turns) == len(client.seen)
+    fits = room == 2  # the "x" and its stop id
+    assert trajectory.stop_reason is (StopReason.COMPLETED if fits else StopReason.CONTEXT_OVERFLOW)
+
+
+async def test_e03_a_reply_that_is_its_stop_id_alone_fits_into_the_last_place(renderer: Renderer) -> None:
+    class StopsAtOnce(TextClient):
+        async def generate(self, ids: list[int], sampling: SamplingParams, request_id: str) -> Generation:
+            generation = await super().generate(ids, sampling, request_id)
+            stop, span = renderer.stop_ids[0], replace(generation.spans[0], end=1)
+            return replace(generation, ids=[stop], logprobs=[-0.1], spans=[span], finish_reason="stop")
+
+    client = StopsAtOnce(renderer, "")
+    sample = await play(make_loop(renderer, client, window=await first_context(renderer) + 1))
+    assert client.seen[0][1].max_tokens == 1
+    assert sample.trajectory.stop_reason is StopReason.COMPLETED and sample.reward == 0.0
+
+
+texts = st.lists(
+    st.one_of(
+        st.text(st.sampled_from("ab \n<|é😀"), max_size=12),
+        st.builds(lambda text, times: call("repeat", json.dumps({"text": text, "times": times})),
+                  st.text(st.sampled_from("ab <|"), max_size=4), st.integers(0, 40)),
+        st.just("<tool_call>{broken"),
+    ),
+    min_size=1, max_size=5,
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    texts=texts,
+    room=st.integers(-20, 250),
+    max_turn_tokens=st.integers(1, 80),
+    max_episode_tokens=st.integers(1, 300),
+    max_observation_tokens=st.integers(16, 64),
+)
+def test_e04_whatever_the_limits_no_id_is_dropped_and_none_is_asked_for_past_them(
+    renderer: Renderer, texts: list[str], room: int, **limits: int
+) -> None:
+    """Each context is the whole of what came before and something new behind it; the system prompt is its front."""
+    client = TextClient(renderer, *texts)
+
+    async def episode() -> Trajectory:
+        window = await first_context(renderer, SystemPrompt) + room
+        loop = make_loop(renderer, client, env=SystemPrompt, window=window, max_turns=6, max_bad_calls=6, **limits)
+        trajectory = (await play(loop)).trajectory
+        assert all(len(ids) + params.max_tokens <= window for ids, params in client.seen)
+        return trajectory
+
+    trajectory = asyncio.run(episode())
+    start = renderer.start(SYSTEM, [tool.spec() for tool in SystemPrompt.tools])
+    so_far: list[int] = []
+    num_sampled = 0
+    for turn, (ids, params) in zip(trajectory.turns, client.seen, strict=True):
+        assert ids[: len(start)] == start and ids[: len(so_far)] == so_far and len(ids) > len(so_far)
+        assert ids == trajectory.context(turn.index)
+        assert 1 <= params.max_tokens <= min(limits["max_turn_tokens"], limits["max_episode_tokens"] - num_sampled)
+        so_far, num_sampled = ids + turn.sampled_ids, num_sampled + len(turn.sampled_ids)
+    assert trajectory.stop_reason is not None and trajectory.stop_reason.ending.graded
+    assert trajectory.turns or trajectory.stop_reason is StopReason.CONTEXT_OVERFLOW
+
+
+SYSTEM = [Message(role="system", content="Never say blue."), Message(role="user", content="Say red.")]
+
+
+class SystemPrompt(Toy):
+    """Opens with a system message."""
+
+    async def reset(self, task: Task, ctx: EnvironmentContext) -> list[Message]:
+        return SYSTEM
 
 
 class Ending(Toy):

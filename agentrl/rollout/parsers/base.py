@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from agentrl.rollout.parsers.checking import checked
 from agentrl.rollout.parsers.sampled import Decode, TokenPlaces, disguise, plain, without_surrogates
-from agentrl.rollout.parsers.strict_json import read_value
+from agentrl.rollout.parsers.strict_json import read_whole_object
 from agentrl.tool import Tool
 from agentrl.types import Message, ParsedCall, ToolCall
 
@@ -206,10 +206,9 @@ def as_text(value: Any) -> str:
 
 def _object(text: str) -> dict[str, Any] | None:
     try:
-        value = read_value(text)
+        return read_whole_object(text)
     except ValueError:
         return None
-    return value if isinstance(value, dict) else None
 
 
 def _is_same(read: FoundCall, call: ToolCall) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -30,10 +30,18 @@ def checked(found: FoundCall, tools: Mapping[str, Tool], id: str, truncated: boo
     if found.as_text:
         arguments, problems = typed(arguments, tool.schema if tool else {})
     call = ToolCall(id=id, name=name, arguments=found.raw or json.dumps(arguments, ensure_ascii=False))
-    if tool is None:
-        return ParsedCall(call=call, status=CallStatus.UNKNOWN_TOOL, span=span)
     if problems:
         return ParsedCall(call=call, status=CallStatus.INVALID_ARGUMENTS, span=span, error=problems)
+    return check_call(call, arguments, span, tools)
+
+
+def check_call(
+    call: ToolCall, arguments: dict[str, Any], span: tuple[int, int], tools: Mapping[str, Tool]
+) -> ParsedCall:
+    """A call whose arguments could be read, held against its tool's schema."""
+    tool = tools.get(call.name)
+    if tool is None:
+        return ParsedCall(call=call, status=CallStatus.UNKNOWN_TOOL, span=span)
     try:
         fitting = tool.validate(arguments)
     except ValueError as error:

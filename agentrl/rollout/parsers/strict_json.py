@@ -40,13 +40,21 @@ def read_arguments(text: str, start: int) -> tuple[dict[str, Any], str, int]:
 def read_value(text: str) -> Any:
     """The value that a text is, white space around it aside. Raises ValueError."""
     try:
-        value, end = _decode(text, skip_space(text, 0))
+        value, end = _DECODER.raw_decode(text, skip_space(text, 0))
     except json.JSONDecodeError as error:
         raise ValueError(error.msg) from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if skip_space(text, end) != len(text):
         raise ValueError("something follows the value")
+    return value
+
+
+def read_whole_object(text: str) -> dict[str, Any]:
+    """The object that a text is. Raises ValueError."""
+    value = read_value(text)
+    if not isinstance(value, dict):
+        raise ValueError("it is no JSON object")
     return value
 
 
