@@ -76,6 +76,8 @@ class ModelConfig(Section):
 
     path: str = "tiny"
     """A Hugging Face folder or id; "tiny": a small model made here by supervised warm start; "smollm2"."""
+    tool_parser: str = "auto"
+    """Reads the model's tool calls; auto: the one that reads what the chat template writes. See docs/tool-calls.md."""
     cache_dir: str | None = None
     """Where made models are kept; None: ~/.cache/agentrl."""
 

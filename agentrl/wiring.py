@@ -21,7 +21,7 @@ from agentrl.errors import ConfigError, EngineFault, ModelError, TemplateError
 from agentrl.interrupts import watched
 from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.loop import AgentLoop
-from agentrl.rollout.parser import HermesParser, write_reply
+from agentrl.rollout.parsers import make_parser
 from agentrl.rollout.pool import RolloutPool
 from agentrl.rollout.probe import probe_template
 from agentrl.rollout.process import collector_spared
@@ -232,7 +232,6 @@ def make_pool(
         env_config=config.env.options,
         sampler=sampler,
         renderer=renderer,
-        parser=HermesParser(in_think=renderer.opens_think),
         recorder=run.store.recorder,
         limits=config.limits,
         sampling=sampling or config.sampling,
@@ -260,9 +259,11 @@ def demonstrator_sampler(renderer: Renderer) -> MakeSampler:
 async def load_renderer(run: Run, model_path: str | Path) -> Renderer:
     """The model's renderer, after its start check; what was found out about the template is stored with the run.
 
-    Raises ModelError, or TemplateError where the template can't be followed faithfully in the run's mode.
+    Raises ModelError, ConfigError, or TemplateError where the template can't be followed faithfully in the run's mode.
     """
-    renderer = Renderer.from_pretrained(str(model_path), mode=run.config.rollout.renderer_mode)
+    renderer = Renderer.from_pretrained(
+        str(model_path), mode=run.config.rollout.renderer_mode, tool_parser=run.config.model.tool_parser
+    )
     facts = probe_template(renderer, run.tool_specs())
     if refused := facts.refused(renderer.mode):
         command = f"agentrl doctor --model {run.config.model.path} --env {run.config.env.name}"
@@ -276,6 +277,7 @@ async def load_renderer(run: Run, model_path: str | Path) -> Renderer:
         template_hash=renderer.template_hash,
         tools_in_system=renderer.tools_in_system,
         calls_in_content=renderer.template.calls_in_content,
+        tool_parser=renderer.parser.name,
         renderer_mode=renderer.mode,
         template=facts.as_json(),
     )
@@ -318,7 +320,7 @@ def random_tiny(run: Run) -> Path:
     for task in tasks:
         texts += [message.text for message in task.messages]
         oracle = env.oracle(task)
-        texts += [write_reply(oracle(task.messages))] if oracle else []
+        texts += [make_parser("hermes").write(oracle(task.messages))] if oracle else []
     return tiny.make(run.folder / "start", texts, run.config.seed)
 
 

@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 from agentrl.errors import TemplateError
 from agentrl.rollout.control import TextEncoder, clean
 from agentrl.rollout.limits import cap_observation
-from agentrl.rollout.parser import write_reply
+from agentrl.rollout.parsers.choose import AUTO
 from agentrl.rollout.scaffold import Scaffold
 from agentrl.rollout.selfcheck import check_template
 from agentrl.rollout.template import USER, ChatTemplate, ChatTokenizer, Json
@@ -43,17 +43,21 @@ class Renderer:
         mode: Mode = "append",
         template_kwargs: Mapping[str, Any] | None = None,
         stop_ids: Iterable[int] | None = None,
+        tool_parser: str = AUTO,
     ) -> None:
         """`stop_ids`: the end tokens of the model's generation config; the tokenizer's and the template's are added.
 
-        Raises TemplateError where the tokenizer has no chat template or it can't be followed turn by turn.
+        Raises TemplateError where the tokenizer has no chat template or it can't be followed turn by turn, or where
+        `tool_parser` can't read the calls that it writes; ConfigError for a parser that there isn't.
         """
         if mode not in get_args(Mode):
             raise ValueError(f"mode {mode!r} is unknown; choose one of {', '.join(get_args(Mode))}")
         self.tokenizer = tokenizer
         self.mode: Mode = mode
         self.encoder = TextEncoder(_backend(tokenizer))
-        self.template = ChatTemplate(tokenizer, self.encoder, template_kwargs or {})
+        self.template = ChatTemplate(tokenizer, self.encoder, template_kwargs or {}, tool_parser)
+        self.parser = self.template.parser
+        """Reads the replies."""
         eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
         self.model_stop_ids = frozenset([*(stop_ids or ()), *eos])
         """The stops of tokenizer and generation config."""
@@ -63,16 +67,21 @@ class Renderer:
         self._starts: dict[tuple[Any, ...], list[int]] = {}
         self._starts_tools: list[Json] = []
         self._prompt = self.template.render([USER])
-        self.opens_think = self._prompt.rstrip().endswith("<think>")
+        self.opens_think = self.parser.in_think
         """The prompt opens a think block, so replies start inside one."""
 
     @classmethod
     def from_pretrained(
-        cls, path: str, *, mode: Mode = "append", template_kwargs: Mapping[str, Any] | None = None
+        cls,
+        path: str,
+        *,
+        mode: Mode = "append",
+        template_kwargs: Mapping[str, Any] | None = None,
+        tool_parser: str = AUTO,
     ) -> Renderer:
-        """The renderer of a model folder or hub id. Raises ModelError (no tokenizer) or TemplateError (no template)."""
+        """The renderer of a model folder or hub id. Raises ModelError (no tokenizer) and what `Renderer` raises."""
         tokenizer, stop_ids = load_tokenizer(path)
-        return cls(tokenizer, mode=mode, template_kwargs=template_kwargs, stop_ids=stop_ids)
+        return cls(tokenizer, mode=mode, template_kwargs=template_kwargs, stop_ids=stop_ids, tool_parser=tool_parser)
 
     @property
     def template_hash(self) -> str:
@@ -83,6 +92,11 @@ class Renderer:
     def tools_in_system(self) -> bool:
         """The template doesn't show tools in the form that the parser reads, so the system message describes them."""
         return self.template.tools_in_system
+
+    @property
+    def call_form(self) -> str:
+        """What the model is told that a call looks like."""
+        return self.parser.form
 
     def check(self, tools: Sequence[Json]) -> None:
         """Compare with what the template renders for short conversations. Raises TemplateError where it differs."""
@@ -142,8 +156,10 @@ class Renderer:
 
         For scripted play. The text is trusted: think and call tags become control ids where the tokenizer has them.
         """
-        body = self._reply_body(write_reply(message), message.reasoning or "")
-        end = self.scaffold.reply_end
+        written = self.parser.write(message)
+        body = clean(written) if self.parser.is_whole else self._reply_body(written, message.reasoning or "")
+        ends_calls = self.encoder.control.get(self.parser.call_end) in self.stop_ids and message.tool_calls
+        end = self.parser.call_end if ends_calls else self.scaffold.reply_end
         if end is None:  # the template ends no reply; any stop id will do, the next message's opening is added
             eos = self.tokenizer.eos_token_id
             end = self.encoder.decode([self.stop_ids[0] if eos is None else eos])

@@ -19,6 +19,7 @@ class Unrendered:
     template_hash = ""
     stop_ids: tuple[int, ...] = ()
     opens_think = False
+    call_form = "a function call with one JSON object as its arguments"
 
     def start(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> list[int]:
         """The endpoint renders the first prompt."""
