@@ -23,7 +23,7 @@ from agentrl.config import LimitsConfig, RolloutConfig, SamplingConfig
 from agentrl.errors import EngineFault
 from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.loop import AgentLoop
-from agentrl.rollout.parser import HermesParser, write_reply
+from agentrl.rollout.parsers import make_parser
 from agentrl.rollout.pool import RolloutPool
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.retry import RetryPolicy
@@ -109,7 +109,7 @@ async def fault_run(store: Store, num_rollouts: int, seed: int = 0) -> Account:
     config = FaultyConfig(num_tasks=num_rollouts // GROUP_SIZE, fault_share=0.1, hang_s=2.5, seed=seed)
     tasks = Faulty.tasks(config, "train")
     texts = [message.text for task in tasks[:64] for message in task.messages]
-    renderer = Renderer(build_tokenizer([*texts, *(write_reply(_calling(*call)) for call in CALLS)]))
+    renderer = Renderer(build_tokenizer([*texts, *(make_parser("hermes").write(_calling(*call)) for call in CALLS)]))
     plan = FaultPlan(FAULT_SHARE, seed=seed)
     run = await store.create_run("faults", {})
     await store.add_version(run, parent=None, step=None, weights_hash="", ordinal=0)
@@ -136,7 +136,6 @@ async def fault_run(store: Store, num_rollouts: int, seed: int = 0) -> Account:
             env_config=config,
             sampler=lambda env, task: sampler,
             renderer=renderer,
-            parser=HermesParser(),
             recorder=store.recorder,
             limits=LimitsConfig(
                 tool_timeout_s=1.0,

@@ -34,7 +34,7 @@ from agentrl.envs.calculator import Calculator, CalculatorConfig
 from agentrl.rollout.client import SamplingParams
 from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.loop import AgentLoop
-from agentrl.rollout.parser import HermesParser, write_reply
+from agentrl.rollout.parsers import make_parser
 from agentrl.rollout.pool import RolloutPool
 from agentrl.rollout.process import collector_spared, require_open_files
 from agentrl.rollout.renderer import Renderer
@@ -82,7 +82,7 @@ def replies(renderer: Renderer) -> list[list[int]]:
 def make_renderer(tasks: Sequence[Task]) -> Renderer:
     """The tiny model's template, with a tokenizer that knows the environment's words."""
     texts = [message.text for task in tasks for message in task.messages]
-    texts.append(write_reply(Message(role="assistant", content="I use the calculator. Answer: 51")))
+    texts.append(make_parser("hermes").write(Message(role="assistant", content="I use the calculator. Answer: 51")))
     return Renderer(build_tokenizer(texts))
 
 
@@ -116,7 +116,6 @@ async def play(
         env_config=CalculatorConfig(),
         sampler=lambda env, task: sampler,
         renderer=renderer,
-        parser=HermesParser(),
         recorder=store.recorder,
         limits=LimitsConfig(),
         sampling=SamplingConfig(),

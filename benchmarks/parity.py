@@ -26,7 +26,7 @@ from agentrl.envs.calculator import Calculator, CalculatorConfig
 from agentrl.rollout.client import Generation, SamplingParams
 from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.loop import AgentLoop
-from agentrl.rollout.parser import HermesParser, write_reply
+from agentrl.rollout.parsers import make_parser
 from agentrl.rollout.pool import RolloutPool
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.samplers import EngineSampler
@@ -100,7 +100,6 @@ async def play(engine: EmbeddedEngine, renderer: Renderer, forced: bool) -> tupl
             env_config=config,
             sampler=sampler,
             renderer=renderer,
-            parser=HermesParser(),
             recorder=MemoryRecorder(),
             limits=LimitsConfig(max_turns=NUM_TURNS, max_turn_tokens=40),
             sampling=SamplingConfig(temperature=1.0 if forced else 0.8),
@@ -132,7 +131,7 @@ async def main() -> bool:
         env = Calculator(CalculatorConfig(level=3))
         tasks = Calculator.tasks(CalculatorConfig(level=3, train_tasks=500), "train")
         texts = [message.text for task in tasks for message in task.messages]
-        texts += [write_reply(env.oracle(task)(task.messages)) for task in tasks]
+        texts += [make_parser("hermes").write(env.oracle(task)(task.messages)) for task in tasks]
         model = tiny.make(Path(folder), texts, seed=0)
         renderer = Renderer.from_pretrained(str(model))
         async with EmbeddedEngine(model) as engine:

@@ -79,7 +79,10 @@ async def test_a_run_reports_samples_intervals_and_failures_everywhere(
     assert set(shown["eval/sampled/pass_at_k"]) == {0, 2}
 
     (model,) = records(folder, "model")
-    assert model["tools_in_system"] is False and model["path"] == "tiny"
+    assert model["tools_in_system"] is False and model["path"] == "tiny" and model["tool_parser"] == "hermes"
+    assert (model["template"]["stop"], model["template"]["append_refused"]) == ("<|im_end|>", None)
+    with Store.open(tmp_path / "agentrl.db") as store:
+        assert store.find_run(summary.run).config["template"] == model["template"]
     assert {group.samples[0].trajectory.template_hash for group in groups} == {model["template_hash"]}
 
 

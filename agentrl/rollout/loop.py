@@ -26,7 +26,8 @@ from agentrl.rollout.faults import MAX_ERROR_CHARACTERS, describe, with_causes
 from agentrl.rollout.grading import measure
 from agentrl.rollout.hooks import Hooks
 from agentrl.rollout.limits import call_budget, ending_of_cut
-from agentrl.rollout.parser import ParsedReply, ToolCallParser, bad_call_observation
+from agentrl.rollout.parsers import ParsedReply
+from agentrl.rollout.parsers.checking import bad_call_observation
 from agentrl.rollout.recorder import Recorder
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.retry import engine_error_behind
@@ -104,7 +105,6 @@ class AgentLoop:
         env_config: EnvironmentConfig,
         sampler: Callable[[Environment, Task], ReplySampler],
         renderer: Renderer | Unrendered,
-        parser: ToolCallParser,
         recorder: Recorder,
         limits: LimitsConfig,
         sampling: SamplingConfig,
@@ -119,7 +119,6 @@ class AgentLoop:
         self.env_config = env_config
         self.sampler = sampler
         self.renderer = renderer
-        self.parser = parser
         self.recorder = recorder
         self.limits = limits
         self.sampling = sampling
@@ -287,7 +286,9 @@ class AgentLoop:
         is_cut = generation.finish_reason == "length"
         if generation.message is not None:
             return check_reply(generation.message, tools=tools, truncated=is_cut, call_prefix=call_prefix)
-        return self.parser.after(self.renderer.ends_in_think(episode.context.ids)).parse(
+        assert isinstance(self.renderer, Renderer), "there are ids only where there is a tokenizer"
+        parser = self.renderer.parser.after(self.renderer.ends_in_think(episode.context.ids))
+        return parser.parse(
             generation.ids,
             self.renderer.decode,
             tools=tools,
@@ -319,7 +320,7 @@ class AgentLoop:
                 parsed.status = CallStatus.NOT_RUN
                 results.append(ToolResult(content="Not run: the episode has ended.", is_error=True))
             elif parsed.arguments is None:
-                results.append(_refused(parsed, tools))
+                results.append(_refused(parsed, tools, self.renderer.call_form))
             else:
                 results.append(await self.tool_runner.run(parsed, tools, ctx))
         return results
@@ -377,8 +378,8 @@ def _end(trajectory: Trajectory, reason: StopReason, error: str | None) -> None:
     trajectory.error = error
 
 
-def _refused(parsed: ParsedCall, tools: Mapping[str, Tool]) -> ToolResult:
-    content = bad_call_observation(parsed, tools, MAX_ECHO_CHARACTERS)
+def _refused(parsed: ParsedCall, tools: Mapping[str, Tool], form: str) -> ToolResult:
+    content = bad_call_observation(parsed, tools, MAX_ECHO_CHARACTERS, form)
     parsed.result = content
     return ToolResult(content=content, is_error=True)
 

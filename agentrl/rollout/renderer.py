@@ -17,13 +17,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any, Literal, get_args
 
-from agentrl.errors import ModelError, TemplateError
+from agentrl.errors import TemplateError
 from agentrl.rollout.control import TextEncoder, clean
 from agentrl.rollout.limits import cap_observation
-from agentrl.rollout.parser import write_reply
+from agentrl.rollout.parsers.choose import AUTO
 from agentrl.rollout.scaffold import Scaffold
 from agentrl.rollout.selfcheck import check_template
 from agentrl.rollout.template import USER, ChatTemplate, ChatTokenizer, Json
+from agentrl.rollout.tokenizer import load_tokenizer
 from agentrl.types import Message
 
 Mode = Literal["append", "rerender"]
@@ -45,19 +46,25 @@ class Renderer:
         mode: Mode = "append",
         template_kwargs: Mapping[str, Any] | None = None,
         stop_ids: Iterable[int] | None = None,
+        tool_parser: str = AUTO,
     ) -> None:
         """`stop_ids`: the end tokens of the model's generation config; the tokenizer's and the template's are added.
 
-        Raises TemplateError where the tokenizer has no chat template or it can't be followed turn by turn.
+        Raises TemplateError where the tokenizer has no chat template or it can't be followed turn by turn, or where
+        `tool_parser` can't read the calls that it writes; ConfigError for a parser that there isn't.
         """
         if mode not in get_args(Mode):
             raise ValueError(f"mode {mode!r} is unknown; choose one of {', '.join(get_args(Mode))}")
         self.tokenizer = tokenizer
         self.mode: Mode = mode
         self.encoder = TextEncoder(_backend(tokenizer))
-        self.template = ChatTemplate(tokenizer, self.encoder, template_kwargs or {})
+        self.template = ChatTemplate(tokenizer, self.encoder, template_kwargs or {}, tool_parser)
+        self.parser = self.template.parser
+        """Reads the replies."""
         eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-        self.scaffold = Scaffold(self.template, [*(stop_ids or ()), *eos])
+        self.model_stop_ids = frozenset([*(stop_ids or ()), *eos])
+        """The stops of tokenizer and generation config."""
+        self.scaffold = Scaffold(self.template, self.model_stop_ids)
         self.stop_ids: tuple[int, ...] = tuple(sorted(self.scaffold.stop_ids))
         """Sampling stops at each of these."""
         self.closing_ids = self.scaffold.closing_ids
@@ -65,26 +72,21 @@ class Renderer:
         self._starts: dict[tuple[Any, ...], list[int]] = {}
         self._starts_tools: list[Json] = []
         self._prompt = self.template.render([USER])
-        self.opens_think = _opens_think(self._prompt)
+        self.opens_think = self.parser.in_think
         """A first prompt opens a think block, so replies start inside one."""
 
     @classmethod
     def from_pretrained(
-        cls, path: str, *, mode: Mode = "append", template_kwargs: Mapping[str, Any] | None = None
+        cls,
+        path: str,
+        *,
+        mode: Mode = "append",
+        template_kwargs: Mapping[str, Any] | None = None,
+        tool_parser: str = AUTO,
     ) -> Renderer:
-        """The renderer of a model folder or hub id. Raises ModelError (no tokenizer) or TemplateError (no template)."""
-        from transformers import AutoTokenizer, GenerationConfig  # heavy: not for environment authors
-
-        try:
-            tokenizer: Any = AutoTokenizer.from_pretrained(path)
-        except (OSError, ValueError) as error:
-            raise ModelError(f"{path} has no tokenizer that transformers can load: {error}") from error
-        try:
-            eos = GenerationConfig.from_pretrained(path).eos_token_id
-        except OSError:  # models without a generation config stop at the tokenizer's end token
-            eos = None
-        stop_ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
-        return cls(tokenizer, mode=mode, template_kwargs=template_kwargs, stop_ids=stop_ids)
+        """The renderer of a model folder or hub id. Raises ModelError (no tokenizer) and what `Renderer` raises."""
+        tokenizer, stop_ids = load_tokenizer(path)
+        return cls(tokenizer, mode=mode, template_kwargs=template_kwargs, stop_ids=stop_ids, tool_parser=tool_parser)
 
     @property
     def template_hash(self) -> str:
@@ -95,6 +97,11 @@ class Renderer:
     def tools_in_system(self) -> bool:
         """The template doesn't show tools in the form that the parser reads, so the system message describes them."""
         return self.template.tools_in_system
+
+    @property
+    def call_form(self) -> str:
+        """What the model is told that a call looks like."""
+        return self.parser.form
 
     def check(self, tools: Sequence[Json]) -> None:
         """Compare with what the template renders for short conversations. Raises TemplateError where it differs."""
@@ -140,7 +147,7 @@ class Renderer:
 
     def ends_in_think(self, prompt_ids: Sequence[int]) -> bool:
         """Does a prompt open a think block? DeepSeek's do after a question, but not after results."""
-        return _opens_think(self.decode(prompt_ids[-_NUM_LAST:]))
+        return self.decode(prompt_ids[-_NUM_LAST:]).rstrip().endswith(self.parser.think_open.rstrip())
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, control strings included."""
@@ -159,8 +166,10 @@ class Renderer:
 
         For scripted play. The text is trusted: think and call tags become control ids where the tokenizer has them.
         """
-        body = self._reply_body(write_reply(message), message.reasoning or "")
-        end = self.scaffold.reply_end
+        written = self.parser.write(message)
+        body = clean(written) if self.parser.is_whole else self._reply_body(written, message.reasoning or "")
+        ends_calls = self.encoder.control.get(self.parser.call_end) in self.stop_ids and message.tool_calls
+        end = self.parser.call_end if ends_calls else self.scaffold.reply_end
         if end is None:  # the template ends no reply; any stop id will do, the next message's opening is added
             eos = self.tokenizer.eos_token_id
             end = self.encoder.decode([self.stop_ids[0] if eos is None else eos])
@@ -183,10 +192,6 @@ class Renderer:
         if self.opens_think:
             return f"{reasoning}\n</think>\n\n{content}"
         return f"<think>\n{reasoning}\n</think>\n\n{content}" if reasoning else content
-
-
-def _opens_think(prompt: str) -> bool:
-    return prompt.rstrip().endswith("<think>")
 
 
 def _backend(tokenizer: ChatTokenizer) -> Any:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agentrl.rollout.parser import ParsedReply, check_call, read_object
+from agentrl.rollout.parsers import ParsedReply
+from agentrl.rollout.parsers.checking import check_call
+from agentrl.rollout.parsers.strict_json import read_whole_object
 from agentrl.tool import Tool
 from agentrl.types import CallStatus, Message, ParsedCall, ToolCall
 
@@ -30,11 +32,10 @@ def check_reply(message: Message, *, tools: Mapping[str, Tool], truncated: bool,
 
 def _check(call: ToolCall, tools: Mapping[str, Tool], may_be_cut: bool) -> ParsedCall:
     try:
-        arguments = read_object(call.arguments)
+        arguments = read_whole_object(call.arguments)
         if not call.name:
             raise ValueError("it has no name")
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         status = CallStatus.TRUNCATED if may_be_cut else CallStatus.INVALID_JSON
-        problem = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        return ParsedCall(call=call, status=status, span=NO_SPAN, error=problem)
+        return ParsedCall(call=call, status=status, span=NO_SPAN, error=str(error))
     return check_call(call, arguments, NO_SPAN, tools)

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from jinja2 import TemplateSyntaxError
+
 from agentrl.errors import TemplateError
-from agentrl.rollout.control import SENTINEL, TextEncoder, clean
+from agentrl.rollout.control import TextEncoder, clean
 from agentrl.rollout.forms import learn_forms, with_parts
-from agentrl.rollout.parser import write_reply
+from agentrl.rollout.parsers.choose import AUTO, choose_parser
 from agentrl.types import Message
 
 Json = dict[str, Any]
 USER: Json = {"role": "user", "content": "hi"}
 """The user message in front of a sentinel reply: templates want a user first."""
-_CALL_FORM = re.compile(r'<tool_call>\s*\{\s*"name"')
-"""The form of call that the parser reads, in a template's instructions or in a rendered call."""
-_INSTRUCTIONS = (
-    "# Tools\n\nYou can call these functions. Each line is the JSON schema of one of them:\n{tools}\n\n"
-    "To call a function, write its name and arguments as one JSON object between tags, once for each call:\n"
-    '<tool_call>\n{{"name": "<name>", "arguments": {{...}}}}\n</tool_call>'
-)
 
 
 class ChatTokenizer(Protocol):
@@ -41,23 +35,30 @@ class ChatTokenizer(Protocol):
 class ChatTemplate:
     """A tokenizer's chat template with its arguments. Every failure is a TemplateError that names the model."""
 
-    def __init__(self, tokenizer: ChatTokenizer, encoder: TextEncoder, kwargs: Mapping[str, Any]) -> None:
+    def __init__(
+        self, tokenizer: ChatTokenizer, encoder: TextEncoder, kwargs: Mapping[str, Any], tool_parser: str = AUTO
+    ) -> None:
         self.tokenizer = tokenizer
         self.encoder = encoder
         self.kwargs = dict(kwargs)
         self.name = tokenizer.name_or_path or type(tokenizer).__name__
         self._shown: tuple[Sequence[Json], list[Json]] = ([], [])
         self.forms = learn_forms(self._apply)
-        self.tools_in_system = not self._shows_tools()
+        prompt = self.render([USER])
+        choice = choose_parser(tool_parser, self.render, control=encoder.control, prompt=prompt, model=self.name)
+        self.parser = choice.parser
+        """Reads the calls of this template's model, and writes them."""
+        self.tools_in_system = not choice.shows_tools
         """The template doesn't show the tools in the parser's form: they are described in the system message."""
-        self.calls_in_content = not self._shows_calls()
+        self._only_one_call = choice.max_calls == 1
+        self.calls_in_content = choice.max_calls == 0
         """The template doesn't write calls in the parser's form: they are written as text of the assistant."""
 
     @property
     def hash(self) -> str:
         """Of all that decides which ids a conversation gets, besides the vocabulary."""
         parts = [self.tokenizer.chat_template, self.kwargs, sorted(self.encoder.control.items())]
-        parts += [_INSTRUCTIONS] if self.tools_in_system else []
+        parts += [self.parser.instructions("")] if self.tools_in_system else []
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
     def render(self, messages: Sequence[Json], tools: Sequence[Json] = (), *, prompt: bool = True) -> str:
@@ -70,6 +71,10 @@ class ChatTemplate:
             text: str = self.tokenizer.apply_chat_template(
                 list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=prompt, **self.kwargs
             )
+        except TemplateSyntaxError as error:
+            raise TemplateError(
+                f"the chat template of {self.name} has a syntax error in line {error.lineno}: {error.message}"
+            ) from error
         except Exception as error:  # templates raise jinja errors, TypeError, ValueError and more
             roles = ", ".join(message["role"] for message in messages)
             raise TemplateError(
@@ -84,7 +89,7 @@ class ChatTemplate:
         if not (tools and self.tools_in_system):
             return dicts, self.shown(tools)
         schemas = "\n".join(json.dumps(self._mark(tool), ensure_ascii=False) for tool in tools)
-        instructions = _INSTRUCTIONS.format(tools=schemas)
+        instructions = self.parser.instructions(schemas)
         if dicts and dicts[0]["role"] == "system":
             first = dicts[0] | {"content": f"{dicts[0]['content']}\n\n{instructions}"}
             return [first, *dicts[1:]], []
@@ -112,8 +117,10 @@ class ChatTemplate:
 
     def _assistant(self, message: Message) -> Json:
         arguments = [self.forms.arguments(clean(call.arguments)) for call in message.tool_calls]
-        inline = (self.calls_in_content and self.forms.results_of_text) or None in arguments
-        result: Json = {"role": "assistant", "content": clean(write_reply(message) if inline else message.text)}
+        # Llama 3 refuses several calls, gpt-oss drops all but the first.
+        is_refused = (self._only_one_call and len(message.tool_calls) > 1) or None in arguments
+        inline = is_refused or (self.calls_in_content and self.forms.results_of_text)
+        result: Json = {"role": "assistant", "content": clean(self.parser.write(message) if inline else message.text)}
         if message.reasoning is not None:
             result[self.forms.reasoning_key] = clean(message.reasoning)
         if message.tool_calls and not inline:
@@ -130,22 +137,6 @@ class ChatTemplate:
         if isinstance(value, Mapping):
             return {self._mark(key): self._mark(item) for key, item in value.items()}
         return [self._mark(item) for item in value] if isinstance(value, list | tuple) else value
-
-    def _shows_tools(self) -> bool:
-        function = {"name": "probe_tool", "description": "", "parameters": {"type": "object", "properties": {}}}
-        rendered = self._try([USER], [{"type": "function", "function": function}])
-        return "probe_tool" in rendered and _CALL_FORM.search(rendered) is not None
-
-    def _shows_calls(self) -> bool:
-        call = call_dict("call_0", "probe_tool", {"x": SENTINEL})
-        rendered = self._try([USER, {"role": "assistant", "content": "", "tool_calls": [call]}], [])
-        return SENTINEL in rendered and _CALL_FORM.search(rendered) is not None
-
-    def _try(self, messages: list[Json], tools: list[Json]) -> str:
-        try:
-            return self.render(messages, tools, prompt=False)
-        except TemplateError:
-            return ""
 
 
 def call_dict(id: str, name: str, arguments: Json | str) -> Json:

@@ -20,6 +20,7 @@ class Unrendered:
     stop_ids: tuple[int, ...] = ()
     closing_ids: frozenset[int] = frozenset()
     opens_think = False
+    call_form = "a function call with one JSON object as its arguments"
 
     def start(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> list[int]:
         """The endpoint renders the first prompt."""

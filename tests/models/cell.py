@@ -15,7 +15,6 @@ from agentrl.errors import TemplateError
 from agentrl.rollout.context import num_common
 from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.loop import AgentLoop, RolloutSpec
-from agentrl.rollout.parser import HermesParser, ToolCallParser, write_reply
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.samplers import EngineSampler
 from agentrl.testing.endpoint import Reply, ScriptedEndpoint
@@ -34,14 +33,12 @@ from tests.models.checks import (
 from tests.models.families import renderer, rerendering
 from tests.models.oracle import (
     FIRST_ROUND_ONLY,
-    HERMES,
     HISTORY_ENDS,
-    RESULTS_OF_CALLS_ONLY,
+    ONE_CALL,
     Oracle,
     OracleRefused,
-    shows_calls,
 )
-from tests.models.replies import Script, StandInParser, awkward_ids, reply_text
+from tests.models.replies import Script, awkward_ids, reply_text
 from tests.models.scenarios import Scenario
 
 THINKING = re.compile(
@@ -70,7 +67,7 @@ SPECS = [look.spec()]
 
 async def play(name: str, scenario: Scenario, endpoint: ScriptedEndpoint, client: HttpClient) -> Cell:
     """Raises AssertionError for anything that isn't exact, a branch that the template asks for, or a refusal."""
-    made = renderer(name)
+    made = renderer(name, "action:look.at" if scenario.as_text else "auto")
     scenario = scenario.with_control("".join(made.encoder.control))
     tools = SPECS if scenario.uses_tools else []
     if reason := refusal(name, bool(tools)):
@@ -80,7 +77,7 @@ async def play(name: str, scenario: Scenario, endpoint: ScriptedEndpoint, client
     endpoint.script = lambda seen: script.replies[seen.turn]
     stage = Stage(name, scenario, script, oracle)
     cell = await play_in_mode(stage, made, endpoint, client)
-    await play_in_mode(stage, rerendering(name), endpoint, client)
+    await play_in_mode(stage, rerendering(made), endpoint, client)
     return cell
 
 
@@ -97,7 +94,7 @@ class Stage:
 async def play_in_mode(stage: Stage, made: Renderer, endpoint: ScriptedEndpoint, client: HttpClient) -> Cell:
     endpoint.seen.clear()
     recorder = MemoryRecorder()
-    sample = await run(stage.scenario, made, stage.script.parser, client, recorder)
+    sample = await run(stage.scenario, made, client, recorder)
     trajectory = sample.trajectory
     check_ids(trajectory, recorder, endpoint, stage.script)
     check_rows(sample)
@@ -134,18 +131,15 @@ def why_refused(trajectory: Trajectory) -> str:
 
 
 def write_script(name: str, scenario: Scenario, made: Renderer, oracle: Oracle) -> Script:
-    in_form = name in HERMES or scenario.as_text or not shows_calls(name)
-    meanings: dict[str, Message] = {}
-    parser = HermesParser(in_think=made.opens_think) if in_form else StandInParser(meanings)
-    script, history, results = Script(parser), list(scenario.first), iter(scenario.results)
+    script, history, results = Script(), list(scenario.first), iter(scenario.results)
     for index, reply in enumerate(map(with_ids, itertools.count(), scenario.replies)):
-        shown = in_content(reply) if in_form and name not in HERMES else reply
+        reply = reply.model_copy(update={"tool_calls": reply.tool_calls[: 1 if name in ONE_CALL else None]})
+        shown = in_content(made, reply) if made.template.calls_in_content else reply
         answers = scenario.answers[index] if index < len(scenario.answers) else []
         new = [*tool_messages(reply, [ToolResult(content=next(results)) for _ in reply.tool_calls]), *answers]
-        text = reply_text(name, oracle, made.opens_think, history, shown, new)
+        text = reply_text(name, oracle, made, history, shown, new)
         ids = awkward_ids(made, text)
         assert ids[-1] in made.stop_ids
-        meanings[made.decode(ids[:-1])] = reply
         script.messages.append(reply)
         script.replies.append(spoil(scenario, index, ids, made))
         history = [*(scenario.history if scenario.history and index == 0 else [*history, shown]), *new]
@@ -161,8 +155,8 @@ def with_ids(turn: int, reply: Message) -> Message:
     return reply.model_copy(update={"tool_calls": calls})
 
 
-def in_content(reply: Message) -> Message:
-    return reply.model_copy(update={"content": write_reply(reply), "tool_calls": []})
+def in_content(made: Renderer, reply: Message) -> Message:
+    return reply.model_copy(update={"content": made.parser.write(reply), "tool_calls": []})
 
 
 def spoil(scenario: Scenario, index: int, ids: list[int], made: Renderer) -> Reply:
@@ -177,15 +171,12 @@ def spoil(scenario: Scenario, index: int, ids: list[int], made: Renderer) -> Rep
     return Reply(ids=ids, logprobs=[-(index + 1 + place / 1000) for place in range(len(ids))], finish_reason=finish)
 
 
-async def run(
-    scenario: Scenario, made: Renderer, parser: ToolCallParser, client: HttpClient, recorder: MemoryRecorder
-) -> Sample:
+async def run(scenario: Scenario, made: Renderer, client: HttpClient, recorder: MemoryRecorder) -> Sample:
     loop = AgentLoop(
         env_class=environment(scenario),
         env_config=EnvironmentConfig(),
         sampler=lambda env, task: EngineSampler(client),
         renderer=made,
-        parser=parser,
         recorder=recorder,
         limits=LimitsConfig(),
         sampling=SamplingConfig(),
@@ -252,13 +243,8 @@ def compare(stage: Stage, trajectory: Trajectory, made: Renderer) -> Cell:
 
 def as_shown(stage: Stage, made: Renderer, reply: Message) -> Message:
     """The calls as part of the text, where agentrl or the model writes them so."""
-    if made.mode == "rerender":
-        in_text = made.template.calls_in_content and made.template.forms.results_of_text
-    else:
-        in_text = not shows_calls(stage.name) or (
-            stage.scenario.as_text and stage.name not in HERMES | RESULTS_OF_CALLS_ONLY
-        )
-    return in_content(reply) if in_text else reply
+    in_text = made.template.calls_in_content and made.template.forms.results_of_text
+    return in_content(made, reply) if in_text else reply
 
 
 def compare_turn(stage: Stage, made: Renderer, trajectory: Trajectory, turn: Turn, history: list[Message]) -> Cell:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +12,7 @@ from agentrl.batch.rows import build_rows
 from agentrl.rollout.renderer import Renderer
 from agentrl.testing.endpoint import ScriptedEndpoint
 from agentrl.testing.memory import MemoryRecorder
-from agentrl.types import Sample, Trajectory, Turn
+from agentrl.types import Sample, ToolCall, Trajectory, Turn
 from tests.models.replies import Script
 
 
@@ -36,8 +38,12 @@ def check_one_line(trajectory: Trajectory) -> None:
 def check_messages(trajectory: Trajectory, script: Script) -> None:
     """What the model meant was understood."""
     for turn, meant in zip(trajectory.turns, script.messages, strict=True):
-        assert turn.message.tool_calls == meant.tool_calls
+        assert list(map(plain_call, turn.message.tool_calls)) == list(map(plain_call, meant.tool_calls))
         assert meant.text.strip() in turn.message.text and (turn.message.reasoning or None) == meant.reasoning
+
+
+def plain_call(call: ToolCall) -> tuple[str, str, Any]:
+    return call.id, call.name, json.loads(call.arguments)
 
 
 def check_rows(sample: Sample) -> None:

@@ -9,7 +9,6 @@ from agentrl.config import LimitsConfig, SamplingConfig
 from agentrl.environment import Environment
 from agentrl.rollout.client import Generation, SamplingParams, VersionSpan
 from agentrl.rollout.loop import AgentLoop, RolloutSpec
-from agentrl.rollout.parser import HermesParser
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.samplers import EngineSampler
 from agentrl.rollout.unrendered import Unrendered
@@ -67,7 +66,6 @@ def make_loop(
         env_config=config or ToyConfig(),
         sampler=sampler or (lambda env, task: EngineSampler(client)),
         renderer=renderer,
-        parser=HermesParser(),
         recorder=recorder or MemoryRecorder(),
         limits=LimitsConfig(**limits),
         sampling=SamplingConfig(),

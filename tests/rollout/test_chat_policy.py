@@ -18,7 +18,7 @@ from agentrl.config import EngineConfig
 from agentrl.environment import StepResult
 from agentrl.rollout.chat_client import ChatClient
 from agentrl.rollout.chat_messages import read_completion
-from agentrl.rollout.parser import HermesParser
+from agentrl.rollout.parsers import make_parser
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.samplers import ChatSampler
 from agentrl.rollout.structured import check_reply
@@ -326,7 +326,7 @@ def test_a_call_has_the_status_that_the_same_call_has_in_text(raw: str, name: st
     except ValueError:
         assert checked.status is CallStatus.INVALID_JSON
         return
-    (parsed,) = HermesParser().parse_text(call(name, raw), tools=TOOLS).calls
+    (parsed,) = make_parser("hermes").parse_text(call(name, raw), tools=TOOLS).calls
     assert (parsed.status, repr(parsed.arguments)) == (checked.status, repr(checked.arguments))
 
 

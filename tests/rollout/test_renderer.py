@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from agentrl.errors import ModelError, TemplateError
-from agentrl.rollout.parser import HermesParser
 from agentrl.rollout.renderer import Renderer
 from agentrl.types import Message, TextPart, ToolCall
 from tests.rollout.templates import (
@@ -48,7 +47,7 @@ def odd_ids(made: Renderer, text: str) -> list[int]:
 
 
 def parsed(made: Renderer, ids: list[int]) -> Message:
-    return HermesParser(in_think=made.opens_think).parse(ids, made.decode, tools=TOOLS, stop_ids=made.stop_ids).message
+    return made.parser.parse(ids, made.decode, tools=TOOLS, stop_ids=made.stop_ids).message
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -158,8 +157,9 @@ def test_A11_example_replies_in_the_prompt_are_prompt_ids(family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_A11_example_calls_in_the_prompt_are_shown(family: str) -> None:
     made = renderer(family)
-    text = made.decode(made.start([user("1+2?"), calling('{"a": 1, "b": 2}'), result("3"), user("4+4?")], SPECS))
-    assert text.count('{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>') == 1
+    example = calling('{"a": 1, "b": 2}')
+    text = made.decode(made.start([user("1+2?"), example, result("3"), user("4+4?")], SPECS))
+    assert text.count(made.parser.write(example)) == 1
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -171,7 +171,8 @@ def test_the_self_check_accepts(family: str) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_scripted_reply_is_read_back_as_it_was_written(family: str) -> None:
     made = renderer(family)
-    call = ToolCall(id="call_0", name="add", arguments='{"a": 1,  "b": 2}')
+    spaces = " " if family == "glm4moe" else "  "  # GLM's form has no place for the spaces of JSON
+    call = ToolCall(id="call_0", name="add", arguments=f'{{"a": 1,{spaces}"b": 2}}')
     for reply in (
         Message(role="assistant", content="I add.", reasoning="numbers!", tool_calls=[call]),
         Message(role="assistant", tool_calls=[call, call.model_copy(update={"id": "call_1"})]),
@@ -193,18 +194,18 @@ def test_a_prompt_that_opens_a_think_block_is_known_and_continued() -> None:
     assert made.opens_think and not renderer("qwen3").opens_think
     ids = made.encode_reply(Message(role="assistant", content="four", reasoning="2+2"))
     assert made.decode(ids).startswith("2+2\n</think>")
-    message = HermesParser(in_think=True).parse(ids, made.decode, tools={}, stop_ids=made.stop_ids).message
+    message = made.parser.parse(ids, made.decode, tools={}, stop_ids=made.stop_ids).message
     assert (message.reasoning, message.content) == ("2+2", "four")
 
 
 def test_tools_are_described_where_the_template_ignores_them() -> None:
     shown = {family: renderer(family).tools_in_system for family in FAMILIES}
-    assert shown == {"smollm2": True, "qwen3": False, "llama3_2": True, "glm4moe": True}
+    assert shown == {"smollm2": True, "qwen3": False, "llama3_2": False, "glm4moe": False}
     for family in FAMILIES:
         made = renderer(family)
         text = made.decode(made.start([Message(role="system", content="brief"), user("hi")], SPECS))
         assert text.count('"name": "delete"') == 1 and text.count("brief") == 1
-        assert '<tool_call>\n{"name"' in text
+        assert (made.parser.how in text) == shown[family]
     assert "Tools" not in made.decode(made.start([user("hi")]))
 
 

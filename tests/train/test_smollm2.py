@@ -22,7 +22,6 @@ from agentrl.errors import ModelError
 from agentrl.rollout.client import SamplingParams
 from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.loop import AgentLoop
-from agentrl.rollout.parser import HermesParser
 from agentrl.rollout.pool import RolloutPool
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.samplers import EngineSampler
@@ -137,7 +136,6 @@ async def test_trainer_and_engine_agree_on_its_logprobs(
             env_config=config,
             sampler=lambda env, task: sampler,
             renderer=renderer,
-            parser=HermesParser(),
             recorder=MemoryRecorder(),
             limits=LimitsConfig(max_turns=2, max_turn_tokens=64, max_episode_tokens=128),
             sampling=SamplingConfig(temperature=0.7),

@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentrl.rollout.parser import HermesParser, ParsedReply, TokenPlaces, bad_call_observation, write_call, write_reply
-from agentrl.types import CallStatus, Message, ToolCall
+from agentrl.rollout.parsers import ParsedReply
+from agentrl.rollout.parsers.checking import bad_call_observation as observation
+from agentrl.rollout.parsers.hermes import HermesParser
+from agentrl.rollout.parsers.sampled import TokenPlaces
+from agentrl.types import CallStatus, Message, ParsedCall, ToolCall
 from tests.rollout.templates import TOOLS, renderer
 
 GOOD = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
@@ -18,6 +21,10 @@ GOOD = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call
 
 def parse(text: str, truncated: bool = False) -> ParsedReply:
     return HermesParser().parse_text(text, tools=TOOLS, truncated=truncated)
+
+
+def bad_call_observation(call: ParsedCall, tools: Any, max_chars: int) -> str:
+    return observation(call, tools, max_chars, HermesParser.form)
 
 
 def call_text(arguments: str, name: str = "delete") -> str:
@@ -241,6 +248,5 @@ def test_a_written_call_is_read_back(name: str, arguments: list[dict[str, Any]])
         ToolCall(id=f"call_{i}", name=name, arguments=json.dumps(each, ensure_ascii=False))
         for i, each in enumerate(arguments)
     ]
-    reply = parse(write_reply(Message(role="assistant", content="", tool_calls=calls)))
+    reply = parse(HermesParser().write(Message(role="assistant", content="", tool_calls=calls)))
     assert reply.message.tool_calls == calls
-    assert "".join(write_call(call) for call in calls).count('{"name": ') >= len(calls)
