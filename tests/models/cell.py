@@ -35,6 +35,7 @@ from tests.models.oracle import (
     FIRST_ROUND_ONLY,
     HISTORY_ENDS,
     ONE_CALL,
+    STOPS_AFTER_CALL,
     Oracle,
     OracleRefused,
 )
@@ -133,7 +134,7 @@ def why_refused(trajectory: Trajectory) -> str:
 def write_script(name: str, scenario: Scenario, made: Renderer, oracle: Oracle) -> Script:
     script, history, results = Script(), list(scenario.first), iter(scenario.results)
     for index, reply in enumerate(map(with_ids, itertools.count(), scenario.replies)):
-        reply = reply.model_copy(update={"tool_calls": reply.tool_calls[: 1 if name in ONE_CALL else None]})
+        reply = reply.model_copy(update={"tool_calls": reply.tool_calls[: 1 if name in STOPS_AFTER_CALL else None]})
         shown = in_content(made, reply) if made.template.calls_in_content else reply
         answers = scenario.answers[index] if index < len(scenario.answers) else []
         new = [*tool_messages(reply, [ToolResult(content=next(results)) for _ in reply.tool_calls]), *answers]
@@ -244,6 +245,7 @@ def compare(stage: Stage, trajectory: Trajectory, made: Renderer) -> Cell:
 def as_shown(stage: Stage, made: Renderer, reply: Message) -> Message:
     """The calls as part of the text, where agentrl or the model writes them so."""
     in_text = made.template.calls_in_content and made.template.forms.results_of_text
+    in_text = in_text or (stage.name in ONE_CALL and len(reply.tool_calls) > 1)
     return in_content(made, reply) if in_text else reply
 
 

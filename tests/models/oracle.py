@@ -11,8 +11,10 @@ from agentrl.types import Message, ToolCall
 _PARTS = frozenset({"smolvlm", "idefics3", "llava_next"})
 """Templates that take a content only as a list of parts."""
 _TEXT_ARGUMENTS = frozenset({"deepseekv3"})
-ONE_CALL = frozenset({"gptoss"})
+STOPS_AFTER_CALL = frozenset({"gptoss"})
 """Models that stop after each call, so that a reply holds one."""
+ONE_CALL = frozenset({"llama3_1", "llama3_2"})
+"""Templates that refuse several calls in a reply: agentrl writes them as text."""
 FIRST_ROUND_ONLY = "<｜tool▁outputs▁begin｜>"
 """DeepSeek's templates write it in the first round of tools and forget it in later ones; agentrl writes it in each."""
 HISTORY_ENDS = ("<|end|>", "<|eom|>")
