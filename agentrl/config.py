@@ -106,13 +106,22 @@ class EngineConfig(ServerConfig):
     """The inference server. limits.turn_timeout_s bounds all tries of a turn together."""
 
     section = "engine"
-    name: Literal["embedded", "scripted"] = "embedded"
-    """scripted: one request at a time by `agentrl.testing.engine`, so that replies are equal bit for bit."""
+    name: Literal["embedded", "vllm", "scripted"] = "embedded"
+    """embedded: in this process. vllm: a vLLM server that is started and ended with the run. scripted: one request at a
+    time by `agentrl.testing.engine`, so that replies are equal bit for bit."""
     threads: int | None = Field(None, ge=1)
     """Torch threads; None: the machine's cores."""
     max_batch_tokens: int = Field(1024, ge=16)
     cache_tokens: int = Field(65536, ge=256)
-    """Size of the key-value pool in tokens; one request must fit alone."""
+    """embedded: size of the key-value pool in tokens; one request must fit alone."""
+    cache_gib: int = Field(1, ge=1)
+    """vllm on a CPU: size of the key-value pool."""
+    devices: list[int] = Field(default_factory=list)
+    """vllm: the CUDA devices that hold the model together; none: the CPU."""
+    gpu_memory_utilization: float = Field(0.9, gt=0, lt=1)
+    """vllm: its share of each device's memory. Set it where trainer and engine share a device."""
+    start_timeout_s: float = Field(240.0, gt=0)
+    """vllm: how long its start may take."""
     url: str | None = None
     """A running server instead of one of ours (evaluation and rollouts only, until weights can be sent to it)."""
     api: Literal["tokens", "chat"] = "tokens"
@@ -124,6 +133,21 @@ class EngineConfig(ServerConfig):
     def _chat_has_a_place(self) -> EngineConfig:
         if self.api == "chat" and (self.url is None or self.model is None):
             raise ValueError("api=chat asks a server that is running: set engine.url=…/v1 and engine.model=…")
+        return self
+
+    @model_validator(mode="after")
+    def _own_keys(self) -> EngineConfig:
+        own = {"vllm": {"cache_gib", "devices", "gpu_memory_utilization", "start_timeout_s"}}
+        own |= {name: {"cache_tokens"} for name in ("embedded", "scripted")}
+        foreign = set().union(*own.values()) - own[self.name]
+        fields = type(self).model_fields
+        # By value, for a stored config names every key.
+        if wrong := sorted(
+            key for key in foreign if getattr(self, key) != fields[key].get_default(call_default_factory=True)
+        ):
+            raise ValueError(
+                f"engine={self.name} has no {', '.join(wrong)}: leave it out, or choose another engine.name"
+            )
         return self
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agentrl.errors import ConfigError
+from agentrl.errors import AgentRLError, ConfigError
 
 T = TypeVar("T")
 LOCK_FILE = "run.lock"
+LOOK_S = 1.0
+"""Seconds between looks at another process."""
 
 
 class Terminated(BaseException):
@@ -33,6 +35,32 @@ async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
     if cancelled is not None:
         raise cancelled
     return result
+
+
+@asynccontextmanager
+async def watched(failure_of: Callable[[], AgentRLError | None]) -> AsyncIterator[None]:
+    """End the block with the error of another process that has died (a rank, an engine), also while nothing is asked
+    of it."""
+    body = asyncio.current_task()
+    assert body is not None
+    failure: list[AgentRLError] = []
+
+    async def look() -> None:
+        while not failure:
+            await asyncio.sleep(LOOK_S)
+            if error := failure_of():
+                failure.append(error)
+                body.cancel()
+
+    task = asyncio.create_task(look())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if failure and body.uncancel() == 0:
+            raise failure[0] from None
+        raise
+    finally:
+        task.cancel()
 
 
 @contextmanager

@@ -153,7 +153,7 @@ async def sft(config: RunConfig, watcher: Watcher) -> Summary:
     async with open_run(config, "sft", watcher, base) as run:
         start = base or random_tiny(run)
         with open_policy(run, start) as policy:
-            player = Player(run=run, renderer=load_renderer(run, start), window=policy.max_positions)
+            player = Player(run=run, renderer=await load_renderer(run, start), window=policy.max_positions)
             player.policy = policy
             player.trainer = Trainer(policy, config.sft.train_config(config.train), config.algorithm)
             check_logprobs(policy, first_prompt(player))

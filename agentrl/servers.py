@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from agentrl.config import EngineConfig, RunConfig
 from agentrl.engine.embedded import EmbeddedEngine
+from agentrl.engine.vllm.engine import VllmEngine
+from agentrl.engine.vllm.process import VllmOptions
+from agentrl.interrupts import watched
 from agentrl.rollout.chat_client import ChatClient
 from agentrl.rollout.client import SamplingParams
 from agentrl.rollout.http_client import HttpClient
@@ -24,7 +27,7 @@ from agentrl.types import Message
 @asynccontextmanager
 async def open_engine(
     run: Run, model: Path, renderer: Renderer
-) -> AsyncIterator[tuple[EmbeddedEngine | None, HttpClient]]:
+) -> AsyncIterator[tuple[EmbeddedEngine | VllmEngine | None, HttpClient]]:
     """The engine and a checked client of it."""
     options = run.config.engine
     # A server of our own is in this process, so that a connection has both its ends here.
@@ -39,16 +42,12 @@ async def open_engine(
             await client.check()
             yield None, client
         return
-    engine = engine_class(options.name)(
-        model,
-        threads=options.threads,
-        max_batch_tokens=options.max_batch_tokens,
-        cache_tokens=options.cache_tokens,
-    )
+    engine = make_engine(run, model)
     async with engine, make_client(options, engine.url, key=engine.key, name=engine.name) as client:
         run.log.hide(engine.key)
         await client.check()
-        yield engine, client
+        async with watched(engine.failure) if isinstance(engine, VllmEngine) else nullcontext():
+            yield engine, client
 
 
 @asynccontextmanager
@@ -71,13 +70,42 @@ def start_sampling(config: RunConfig) -> SamplingParams:
     )
 
 
-def engine_class(name: str) -> type[EmbeddedEngine]:
-    """The engine of a name in `engine.name`."""
-    if name == "embedded":
-        return EmbeddedEngine
-    from agentrl.testing.engine import ScriptedEngine
+def make_engine(run: Run, model: Path) -> EmbeddedEngine | VllmEngine:
+    """The engine of `engine.name`, not started."""
+    options = run.config.engine
+    if options.name == "vllm":
+        return VllmEngine(
+            vllm_options(run, model), lambda seconds: run.watcher.phase(f"vLLM starts ({seconds:.0f} s)", 0)
+        )
+    engine_class = EmbeddedEngine
+    if options.name == "scripted":
+        from agentrl.testing.engine import ScriptedEngine
 
-    return ScriptedEngine
+        engine_class = ScriptedEngine
+    return engine_class(
+        model,
+        threads=options.threads,
+        max_batch_tokens=options.max_batch_tokens,
+        cache_tokens=options.cache_tokens,
+    )
+
+
+def vllm_options(run: Run, model: Path) -> VllmOptions:
+    """How the run's vLLM server is started."""
+    options = run.config.engine
+    return VllmOptions(
+        model=model,
+        name="vllm",
+        log=run.folder / "engine.log",
+        start_timeout_s=options.start_timeout_s,
+        threads=options.threads,
+        max_model_len=run.config.limits.max_context_tokens,
+        max_batch_tokens=options.max_batch_tokens,
+        cache_gib=options.cache_gib,
+        devices=tuple(options.devices),
+        gpu_memory_utilization=options.gpu_memory_utilization,
+        dtype=run.config.train.dtype if options.devices else "float32",
+    )
 
 
 def make_client(options: EngineConfig, url: str, **of_server: Any) -> HttpClient:

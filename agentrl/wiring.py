@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 from collections import Counter
@@ -10,30 +9,34 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from agentrl.config import ModelConfig, RunConfig, SamplingConfig, TrainConfig, hide_passwords
 from agentrl.engine.embedded import EmbeddedEngine
+from agentrl.engine.vllm.engine import VllmEngine
 from agentrl.environment import Environment
-from agentrl.errors import ConfigError, EngineFault, ModelError, TrainingError
+from agentrl.errors import ConfigError, EngineFault, ModelError, TemplateError
+from agentrl.interrupts import watched
 from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.loop import AgentLoop
 from agentrl.rollout.parsers import make_parser
 from agentrl.rollout.pool import RolloutPool
+from agentrl.rollout.probe import probe_template
 from agentrl.rollout.process import collector_spared
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.samplers import ChatSampler, EngineSampler, ReplySampler, ScriptedSampler
 from agentrl.rollout.unrendered import Unrendered
 from agentrl.run_folder import Run
 from agentrl.servers import open_chat, open_engine
+from agentrl.sync.base import WeightSync
+from agentrl.sync.file import FileSync
 from agentrl.sync.memory import MemorySync
 from agentrl.train import smollm2, tiny
 from agentrl.train.devices import choose_devices
 from agentrl.train.policy import Policy
 from agentrl.train.pretrained import local_folder
-from agentrl.train.ranks import Ranks
 from agentrl.train.trainer import Trainer
 from agentrl.types import Group, Task, derive_seed
 
@@ -43,8 +46,6 @@ NOISE_FLOOR = 1e-6
 CANARY_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.3}
 """Nats by which an engine may differ from the trainer on the canary, by train.dtype: in bfloat16 a logit of 32 is exact
 to 1/8 only, and the engine may compute in another type."""
-RANKS_LOOK_S = 1.0
-"""Seconds between looks at the other ranks while nothing is asked of them."""
 UNKNOWN_WINDOW = 2**31
 """Tokens: of its window a chat endpoint says nothing until a conversation is longer."""
 T = TypeVar("T")
@@ -92,11 +93,11 @@ class Player:
     """Who the policy's replies come from; None: nobody is asked."""
     faults: Counter[EngineFault] = field(default_factory=Counter)
     """Failed tries of requests by kind, also those that a later try made good."""
-    engine: EmbeddedEngine | None = None
+    engine: EmbeddedEngine | VllmEngine | None = None
     client: HttpClient | None = None
     policy: Policy | None = None
     trainer: Trainer | None = None
-    sync: MemorySync = field(default_factory=MemorySync)
+    sync: WeightSync[Any] = field(default_factory=MemorySync)
     version: int = 0
     """Of the weights in force."""
     last_step: int | None = None
@@ -144,7 +145,7 @@ async def open_player(run: Run, model: Path | None) -> AsyncIterator[Player]:
             yield player
         return
     assert model is not None
-    renderer = load_renderer(run, model)
+    renderer = await load_renderer(run, model)
     async with open_engine(run, model, renderer) as (engine, client):
         sampler = EngineSampler(client)
         with collector_spared():
@@ -162,7 +163,7 @@ async def open_player(run: Run, model: Path | None) -> AsyncIterator[Player]:
 @asynccontextmanager
 async def open_hosted(run: Run, model: Path | None) -> AsyncIterator[Player]:
     """The chat endpoint at engine.url whose start gate is passed; a model's tokenizer, if there is one, counts."""
-    renderer = hosted_renderer(run) if run.config.is_hosted or model is None else load_renderer(run, model)
+    renderer = hosted_renderer(run) if run.config.is_hosted or model is None else await load_renderer(run, model)
     async with open_chat(run) as client:
         with collector_spared():
             yield Player(
@@ -181,38 +182,21 @@ async def open_learner(run: Run, model: Path) -> AsyncIterator[Player]:
         assert player.engine is not None
         with open_policy(run, model) as policy:
             player.policy, player.trainer = policy, Trainer(policy, run.config.train, run.config.algorithm)
-            player.sync = MemorySync(tolerance=CANARY_TOLERANCE[run.config.train.dtype])
+            player.sync = open_sync(run, player.engine)
             player.sync.connect(policy.model, [player.engine])
             try:
-                async with watched(policy.ranks):
+                async with watched(policy.ranks.failure):
                     yield player
             finally:
                 player.sync.close()
 
 
-@asynccontextmanager
-async def watched(ranks: Ranks) -> AsyncIterator[None]:
-    """End the block with a TrainingError when another rank dies, also while rollouts play and no rank is needed."""
-    body = asyncio.current_task()
-    assert body is not None
-    failure: list[TrainingError] = []
-
-    async def look() -> None:
-        while not failure:
-            await asyncio.sleep(RANKS_LOOK_S)
-            if error := ranks.failure():
-                failure.append(error)
-                body.cancel()
-
-    task = asyncio.create_task(look())
-    try:
-        yield
-    except asyncio.CancelledError:
-        if failure and body.uncancel() == 0:
-            raise failure[0] from None
-        raise
-    finally:
-        task.cancel()
+def open_sync(run: Run, engine: EmbeddedEngine | VllmEngine) -> WeightSync[Any]:
+    """How weights get to an engine of this kind."""
+    tolerance = CANARY_TOLERANCE[run.config.train.dtype]
+    if isinstance(engine, VllmEngine):
+        return FileSync(run.folder / "weights", tolerance=tolerance)
+    return MemorySync(tolerance=tolerance)
 
 
 def open_policy(run: Run, model: Path) -> Policy:
@@ -272,12 +256,19 @@ def demonstrator_sampler(renderer: Renderer) -> MakeSampler:
     return make
 
 
-def load_renderer(run: Run, model_path: str | Path) -> Renderer:
-    """The model's renderer, after its start check; what it found out about the template is recorded in the run."""
+async def load_renderer(run: Run, model_path: str | Path) -> Renderer:
+    """The model's renderer, after its start check; what was found out about the template is stored with the run.
+
+    Raises ModelError, ConfigError, or TemplateError where the template can't be followed faithfully in the run's mode.
+    """
     renderer = Renderer.from_pretrained(
         str(model_path), mode=run.config.rollout.renderer_mode, tool_parser=run.config.model.tool_parser
     )
-    renderer.check(run.tool_specs())
+    facts = probe_template(renderer, run.tool_specs())
+    if refused := facts.refused(renderer.mode):
+        command = f"agentrl doctor --model {run.config.model.path} --env {run.config.env.name}"
+        raise TemplateError(f"{refused}. All that the template does: {command}")
+    await run.store.describe_template(run.id, facts.as_json())
     run.event(
         "model",
         path=run.config.model.path,
@@ -288,6 +279,7 @@ def load_renderer(run: Run, model_path: str | Path) -> Renderer:
         calls_in_content=renderer.template.calls_in_content,
         tool_parser=renderer.parser.name,
         renderer_mode=renderer.mode,
+        template=facts.as_json(),
     )
     return renderer
 

@@ -9,6 +9,7 @@ BENCHMARKS = (
     ["benchmarks.gradient"],
     ["benchmarks.memory"],
     ["benchmarks.parity"],
+    ["benchmarks.render"],
     ["benchmarks.loop"],
     ["benchmarks.loop", "--concurrency", "4000", "--rollouts", "8000"],
     ["benchmarks.faults"],

@@ -80,6 +80,9 @@ async def test_a_run_reports_samples_intervals_and_failures_everywhere(
 
     (model,) = records(folder, "model")
     assert model["tools_in_system"] is False and model["path"] == "tiny" and model["tool_parser"] == "hermes"
+    assert (model["template"]["stop"], model["template"]["append_refused"]) == ("<|im_end|>", None)
+    with Store.open(tmp_path / "agentrl.db") as store:
+        assert store.find_run(summary.run).config["template"] == model["template"]
     assert {group.samples[0].trajectory.template_hash for group in groups} == {model["template_hash"]}
 
 

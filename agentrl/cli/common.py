@@ -86,6 +86,7 @@ def _stored_config(run: str, database: str, command: str) -> RunConfig:
         kind = {"train": "training run"}.get(command, f"{command} run")
         raise ConfigError(f"run {run} is no {kind}; `agentrl {command} --resume` goes on with those only")
     del stored["model_folder"]
+    stored.pop("template", None)  # a run that was stopped before its model was looked at has none
     stored["store"]["url"] = database
     return RunConfig.model_validate(stored)
 

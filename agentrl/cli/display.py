@@ -63,9 +63,12 @@ class Display:
         return f"{values['status']}; go on with: {again}"
 
     def _model_line(self, values: dict[str, Any]) -> str:
-        if not values["tools_in_system"]:
-            return ""
-        return "  the chat template doesn't show tools as they are called: the system message describes them"
+        lines = []
+        if values["tools_in_system"]:
+            lines.append("the chat template doesn't show tools as they are called: the system message describes them")
+        if values.get("template", {}).get("prints_date"):  # a hosted run knows no template
+            lines.append("the chat template prints today's date: prompts of another day differ")
+        return "\n".join(f"  {line}" for line in lines)
 
     def _sft_line(self, values: dict[str, Any]) -> str:
         done = values["ordinal"] + 1

@@ -10,10 +10,11 @@ Text without marks is encoded as usual.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
+
+import orjson
 
 from agentrl.errors import TemplateError
 
@@ -41,15 +42,15 @@ class TextEncoder:
 
     def __init__(self, backend: Any) -> None:
         """`backend` is a `tokenizers.Tokenizer`."""
-        state = json.loads(backend.to_str()) | {"padding": None, "truncation": None}
-        self._full = type(backend).from_str(json.dumps(state))
+        state = orjson.loads(backend.to_str()) | {"padding": None, "truncation": None}
+        self._full = _tokenizer(backend, state)
         added = [token for token in state["added_tokens"] if _is_control(token)]
         self.control: dict[str, int] = {token["content"]: token["id"] for token in added}
         """Every control string and its id."""
         self.special = {token["content"] for token in added if token["special"]}
         self._pattern = re.compile(_any_of(set(self.control)) or "(?!)")
         self._marked_or_control = re.compile(f"{_OPEN}.*?{_CLOSE}|({self._pattern.pattern})", re.DOTALL)
-        self._renamed = type(backend).from_str(json.dumps(state | {"added_tokens": _renamed(state["added_tokens"])}))
+        self._renamed = _tokenizer(backend, state | {"added_tokens": _renamed(state["added_tokens"])})
         self._original = {self._renamed.token_to_id(_marked(text)): id for text, id in self.control.items()}
         self._split_id = self._renamed.token_to_id(_SPLIT)
         self._as_text = self._split_stubborn()
@@ -102,6 +103,10 @@ class TextEncoder:
                     f"fake turns with it. Use a tokenizer whose vocabulary doesn't learn its control strings as words"
                 )
         return cut
+
+
+def _tokenizer(like: Any, state: dict[str, Any]) -> Any:
+    return type(like).from_str(orjson.dumps(state).decode())
 
 
 def _marked(text: str) -> str:

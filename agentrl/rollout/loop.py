@@ -262,7 +262,7 @@ class AgentLoop:
 
     def _make_turn(self, episode: _Episode, generation: Generation, params: SamplingParams, prompt: Prompt) -> Turn:
         index = len(episode.trajectory.turns)
-        parsed = self._read_reply(generation, {tool.name: tool for tool in episode.env.tools}, f"call_{index}_")
+        parsed = self._read_reply(episode, generation, f"call_{index}_")
         for call in parsed.calls:
             if call.arguments is not None:
                 call.status = CallStatus.NOT_RUN  # until it has run
@@ -280,17 +280,19 @@ class AgentLoop:
             sampler=generation.sampler,
         )
 
-    def _read_reply(self, generation: Generation, tools: Mapping[str, Tool], call_prefix: str) -> ParsedReply:
+    def _read_reply(self, episode: _Episode, generation: Generation, call_prefix: str) -> ParsedReply:
         """Message and calls, parsed from the ids or as the server has read them."""
+        tools = {tool.name: tool for tool in episode.env.tools}
         is_cut = generation.finish_reason == "length"
         if generation.message is not None:
             return check_reply(generation.message, tools=tools, truncated=is_cut, call_prefix=call_prefix)
         assert isinstance(self.renderer, Renderer), "there are ids only where there is a tokenizer"
-        return self.renderer.parser.parse(
+        parser = self.renderer.parser.after(self.renderer.ends_in_think(episode.context.ids))
+        return parser.parse(
             generation.ids,
             self.renderer.decode,
             tools=tools,
-            stop_ids=self.renderer.stop_ids,
+            stop_ids=self.renderer.closing_ids,
             truncated=is_cut,
             call_prefix=call_prefix,
         )

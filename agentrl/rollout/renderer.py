@@ -17,19 +17,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any, Literal, get_args
 
-from agentrl.errors import ModelError, TemplateError
+from agentrl.errors import TemplateError
 from agentrl.rollout.control import TextEncoder, clean
 from agentrl.rollout.limits import cap_observation
 from agentrl.rollout.parsers.choose import AUTO
 from agentrl.rollout.scaffold import Scaffold
 from agentrl.rollout.selfcheck import check_template
 from agentrl.rollout.template import USER, ChatTemplate, ChatTokenizer, Json
+from agentrl.rollout.tokenizer import load_tokenizer
 from agentrl.types import Message
 
 Mode = Literal["append", "rerender"]
 
 MAX_STARTS = 4096
 """First prompts that are kept: the samples of a group begin with the same one."""
+
+_NUM_LAST = 16
+"""Ids at the end of a prompt that hold an opened think block, also where its tag is no token of its own."""
 
 
 class Renderer:
@@ -58,14 +62,18 @@ class Renderer:
         self.parser = self.template.parser
         """Reads the replies."""
         eos = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-        self.scaffold = Scaffold(self.template, [*(stop_ids or ()), *eos])
+        self.model_stop_ids = frozenset([*(stop_ids or ()), *eos])
+        """The stops of tokenizer and generation config."""
+        self.scaffold = Scaffold(self.template, self.model_stop_ids)
         self.stop_ids: tuple[int, ...] = tuple(sorted(self.scaffold.stop_ids))
         """Sampling stops at each of these."""
+        self.closing_ids = self.scaffold.closing_ids
+        """What a reply ends with and its text doesn't show: the stop ids, and what is sampled just before them."""
         self._starts: dict[tuple[Any, ...], list[int]] = {}
         self._starts_tools: list[Json] = []
         self._prompt = self.template.render([USER])
         self.opens_think = self.parser.in_think
-        """The prompt opens a think block, so replies start inside one."""
+        """A first prompt opens a think block, so replies start inside one."""
 
     @classmethod
     def from_pretrained(
@@ -77,17 +85,7 @@ class Renderer:
         tool_parser: str = AUTO,
     ) -> Renderer:
         """The renderer of a model folder or hub id. Raises ModelError (no tokenizer) and what `Renderer` raises."""
-        from transformers import AutoTokenizer, GenerationConfig  # heavy: not for environment authors
-
-        try:
-            tokenizer: Any = AutoTokenizer.from_pretrained(path)
-        except (OSError, ValueError) as error:
-            raise ModelError(f"{path} has no tokenizer that transformers can load: {error}") from error
-        try:
-            eos = GenerationConfig.from_pretrained(path).eos_token_id
-        except OSError:  # models without a generation config stop at the tokenizer's end token
-            eos = None
-        stop_ids = eos if isinstance(eos, list) else [] if eos is None else [eos]
+        tokenizer, stop_ids = load_tokenizer(path)
         return cls(tokenizer, mode=mode, template_kwargs=template_kwargs, stop_ids=stop_ids, tool_parser=tool_parser)
 
     @property
@@ -143,8 +141,13 @@ class Renderer:
         if last == ids[0]:
             return ids[1:]
         if last in self.stop_ids:
-            return ids if tail.opens else ids[1:]
-        return self.encoder.encode(self.scaffold.closer_prefix) + ids
+            return ids if tail.opens or self.scaffold.is_opener(last) else ids[1:]
+        before = self.encoder.encode(self.scaffold.closer_prefix)
+        return ids if before and list(sampled_ids[-len(before) :]) == before else before + ids
+
+    def ends_in_think(self, prompt_ids: Sequence[int]) -> bool:
+        """Does a prompt open a think block? DeepSeek's do after a question, but not after results."""
+        return self.decode(prompt_ids[-_NUM_LAST:]).rstrip().endswith(self.parser.think_open.rstrip())
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, control strings included."""
@@ -181,7 +184,7 @@ class Renderer:
         content, reasoning = clean(content), clean(reasoning)
         message: Json = {"role": "assistant", "content": content}
         if reasoning:
-            message["reasoning_content"] = reasoning
+            message[self.template.forms.reasoning_key] = reasoning
         rendered = self.template.render([USER, message], prompt=False).removesuffix(self.scaffold.last_closing)
         body = rendered.removeprefix(self._prompt)
         if len(body) < len(rendered) and content.strip() in body and reasoning.strip() in body:

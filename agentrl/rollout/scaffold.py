@@ -64,6 +64,10 @@ class Scaffold:
         self._learn_closer()
         self._learn_last_reply()
 
+    def is_opener(self, id: int) -> bool:
+        """Does the id open the next message rather than end the reply?"""
+        return any(self._encoder.control.get(text) == id for text in _OPENERS)
+
     def tail(self, calls: CallNames, new: Sequence[Json], tools: Sequence[Json]) -> Tail:
         """What follows a reply with these calls (id, name); `new` are marked messages. O(new text)."""
         roles = tuple(message["role"] for message in new)
@@ -148,14 +152,17 @@ class Scaffold:
         written = list(self._encoder.written_by_template(after))
         self.opens_next = not written
         """The template ends no reply: the model stops by sampling the next message's opening token."""
-        ends = [f for f in written if f.text == self.closer or self._encoder.control[f.text] in self.stop_ids]
-        end = ends[0] if ends else self._first_special(after)
+        stops = [f for f in written if f.text == self.closer or self._encoder.control[f.text] in self.stop_ids]
+        end = stops[0] if stops else self._first_special(after)
         if end is not None:
             self.stop_ids.add(self._encoder.control[end.text])
         self.last_closing = after
         """What the template writes after a last reply."""
         self.reply_end = after[: end.end] if end else None
         """The part of it that is sampled, through the stop token; None: the template writes none."""
+        ends = self._encoder.written_by_template(self.reply_end or "")
+        self.closing_ids = frozenset(self.stop_ids | {self._encoder.control[found.text] for found in ends})
+        """Those of the stop tokens and of `reply_end`: Cohere's models end the response, then the turn."""
 
     def _first_special(self, text: str) -> ControlString | None:
         written = self._encoder.written_by_template(text)

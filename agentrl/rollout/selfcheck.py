@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from agentrl.errors import TemplateError
+from agentrl.rollout.control import TextEncoder
 from agentrl.rollout.scaffold import Scaffold
 from agentrl.rollout.template import ChatTemplate, Json
 from agentrl.types import Message, ToolCall
@@ -23,6 +24,9 @@ class _Conversation:
     history: list[Message] = field(default_factory=lambda: [Message(role="user", content="first question")])
     optional: bool = False
     """Templates may refuse it: some allow one call for each reply, some no system message."""
+    later_round: bool = False
+    """Tools were called before. DeepSeek's templates open the results of the first round only, by an oversight: turn
+    by turn each round is opened like the first."""
 
 
 def check_template(template: ChatTemplate, scaffold: Scaffold, extend: Extend, tools: Sequence[Json]) -> None:
@@ -57,12 +61,21 @@ def _compare(
         raise TemplateError(f"self-check, {conversation.name}: {error}") from error
     expected, got = after_reply[anchor.end :] if anchor else after_reply, encoder.decode(new_ids)
     missing = [message.text for message in conversation.new if message.text not in got]
+    if conversation.later_round and _words(encoder, got) == _words(encoder, expected):
+        return
     if missing or got != expected or encoder.encode(rendered)[-len(new_ids) :] != new_ids:
         raise TemplateError(
             f"the chat template of {template.name} can't be followed turn by turn, see {conversation.name}: "
             f"after the reply it writes {expected!r}, turn by turn it would be {got!r}"
             f"{f', without {missing}' if missing else ''}. Use another chat template for this model"
         )
+
+
+def _words(encoder: TextEncoder, text: str) -> str:
+    """The text without its control strings."""
+    for found in reversed(list(encoder.written_by_template(text))):
+        text = text[: found.start] + text[found.end :]
+    return text.strip()
 
 
 def _last_text(reply: Message) -> str:
@@ -99,6 +112,7 @@ def _conversations(tools: Sequence[Json]) -> Iterator[_Conversation]:
             history=[Message(role="user", content="first question"), _calling(one), _result(one)],
             reply=_calling(two),
             new=[_result(two)],
+            later_round=True,
         )
 
 

@@ -7,10 +7,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from jinja2 import TemplateSyntaxError
+
 from agentrl.errors import TemplateError
 from agentrl.rollout.control import TextEncoder, clean
+from agentrl.rollout.forms import learn_forms, with_parts
 from agentrl.rollout.parsers.choose import AUTO, choose_parser
-from agentrl.types import Message, ToolCall
+from agentrl.types import Message
 
 Json = dict[str, Any]
 USER: Json = {"role": "user", "content": "hi"}
@@ -40,6 +43,7 @@ class ChatTemplate:
         self.kwargs = dict(kwargs)
         self.name = tokenizer.name_or_path or type(tokenizer).__name__
         self._shown: tuple[Sequence[Json], list[Json]] = ([], [])
+        self.forms = learn_forms(self._apply)
         prompt = self.render([USER])
         choice = choose_parser(tool_parser, self.render, control=encoder.control, prompt=prompt, model=self.name)
         self.parser = choice.parser
@@ -59,10 +63,18 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Json], tools: Sequence[Json] = (), *, prompt: bool = True) -> str:
         """The text of a conversation; `prompt`: with the opening of the next reply. Raises TemplateError."""
+        in_parts = self.forms.contents_in_parts
+        return self._apply(list(map(with_parts, messages)) if in_parts else messages, tools, prompt=prompt)
+
+    def _apply(self, messages: Sequence[Json], tools: Sequence[Json] = (), *, prompt: bool = True) -> str:
         try:
             text: str = self.tokenizer.apply_chat_template(
                 list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=prompt, **self.kwargs
             )
+        except TemplateSyntaxError as error:
+            raise TemplateError(
+                f"the chat template of {self.name} has a syntax error in line {error.lineno}: {error.message}"
+            ) from error
         except Exception as error:  # templates raise jinja errors, TypeError, ValueError and more
             roles = ", ".join(message["role"] for message in messages)
             raise TemplateError(
@@ -104,14 +116,18 @@ class ChatTemplate:
         return result
 
     def _assistant(self, message: Message) -> Json:
+        arguments = [self.forms.arguments(clean(call.arguments)) for call in message.tool_calls]
         # Llama 3 refuses several calls, gpt-oss drops all but the first.
-        inline = self.calls_in_content or (self._only_one_call and len(message.tool_calls) > 1)
+        is_refused = (self._only_one_call and len(message.tool_calls) > 1) or None in arguments
+        inline = is_refused or (self.calls_in_content and self.forms.results_of_text)
         result: Json = {"role": "assistant", "content": clean(self.parser.write(message) if inline else message.text)}
         if message.reasoning is not None:
-            result["reasoning_content"] = clean(message.reasoning)
+            result[self.forms.reasoning_key] = clean(message.reasoning)
         if message.tool_calls and not inline:
             result["tool_calls"] = [
-                call_dict(clean(call.id), clean(call.name), _arguments(call)) for call in message.tool_calls
+                call_dict(clean(call.id), clean(call.name), value)
+                for call, value in zip(message.tool_calls, arguments, strict=True)
+                if value is not None
             ]
         return result
 
@@ -126,13 +142,3 @@ class ChatTemplate:
 def call_dict(id: str, name: str, arguments: Json | str) -> Json:
     """A tool call as templates expect it."""
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def _arguments(call: ToolCall) -> Json | str:
-    """An object where the raw text is one, else the text: most templates want an object, none can fix a broken one."""
-    text = clean(call.arguments)
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    return value if isinstance(value, dict) else text

@@ -18,6 +18,7 @@ class Unrendered:
     mode = "none"
     template_hash = ""
     stop_ids: tuple[int, ...] = ()
+    closing_ids: frozenset[int] = frozenset()
     opens_think = False
     call_form = "a function call with one JSON object as its arguments"
 
@@ -42,6 +43,10 @@ class Unrendered:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of no ids."""
         return ""
+
+    def ends_in_think(self, prompt_ids: Sequence[int]) -> bool:
+        """There are no prompts."""
+        return False
 
     def cap(self, text: str, max_tokens: int) -> str:
         """`text`, or its head and tail where it is longer than about `max_tokens`."""

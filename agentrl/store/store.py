@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from sqlalchemy import Connection, insert, update
+from sqlalchemy import Connection, insert, select, update
 
 from agentrl.errors import StoreError
 from agentrl.store import find, line, reading
@@ -25,7 +25,7 @@ from agentrl.store.records import (
     VersionRecord,
 )
 from agentrl.store.schema import migrate
-from agentrl.store.sealing import seal
+from agentrl.store.sealing import seal, unseal
 from agentrl.store.tables import Runs, table
 from agentrl.store.writer import Writer
 from agentrl.types import Group, Purpose, Sample, StopReason, Trajectory
@@ -104,6 +104,19 @@ class Store:
         def work(connection: Connection) -> None:
             if connection.execute(update(table(Runs)).where(Runs.id == run).values(changes)).rowcount == 0:
                 raise StoreError(f"no run {run!r} in the store")
+
+        await self._writer.write(work)
+
+    async def describe_template(self, run: str, facts: dict[str, Any]) -> None:
+        """Put what is known of the chat template of a run's model (JSON) beside its config, as `template`."""
+
+        def work(connection: Connection) -> None:
+            record = connection.execute(select(table(Runs)).where(Runs.id == run)).mappings().one_or_none()
+            if record is None:
+                raise StoreError(f"no run {run!r} in the store")
+            values = unseal(record)
+            sealed = seal(values | {"config": values["config"] | {"template": facts}})
+            connection.execute(update(table(Runs)).where(Runs.id == run).values(sealed))
 
         await self._writer.write(work)
 

@@ -8,14 +8,18 @@ between trainer and engine; for a small update it would pass with the old weight
 
 from __future__ import annotations
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from pathlib import Path
+from typing import Generic, Literal, Protocol, TypeVar
 
 import torch
+
+from agentrl.errors import PublishError
 
 SIGNIFICANT = 10.0
 """A canary proves a version only where old and new logprobs differ by this many times the noise (V2)."""
@@ -110,6 +114,41 @@ class WeightReceiver(Protocol):
         ...
 
 
+class RemoteReceiver(Protocol):
+    """What a sync needs of an engine in another process. Methods are called in this order; all raise EngineError."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def pause(self) -> None:
+        """Sample nothing; what runs keeps its place, and its cache is computed anew when it goes on."""
+        ...
+
+    async def begin_update(self) -> None:
+        """New weights are on their way. May be called again after an update that failed."""
+        ...
+
+    async def take_file(self, path: Path) -> dict[str, str]:
+        """Load all tensors of a safetensors file; sha256 (hex) of the bytes of each, as they arrived."""
+        ...
+
+    async def end_update(self, version: int) -> None:
+        """Put the weights in force as this version."""
+        ...
+
+    async def resume(self) -> None:
+        """Sample again."""
+        ...
+
+    async def score(self, prompt_ids: list[int], forced_ids: list[int]) -> tuple[list[float], list[int]]:
+        """Logprobs and versions of a continuation, by the path that serves rollouts."""
+        ...
+
+    async def stop(self) -> None:
+        """Serve nothing any more."""
+        ...
+
+
 class InFlight(Protocol):
     """The replies on their way to rollouts."""
 
@@ -118,11 +157,14 @@ class InFlight(Protocol):
         ...
 
 
-class WeightSync(ABC):
+Receiver = TypeVar("Receiver")
+
+
+class WeightSync(ABC, Generic[Receiver]):
     """Sends the trainer's weights to every engine and proves that they arrived."""
 
     @abstractmethod
-    def connect(self, model: torch.nn.Module, engines: Sequence[WeightReceiver]) -> None:
+    def connect(self, model: torch.nn.Module, engines: Sequence[Receiver]) -> None:
         """Say once who sends and who receives. Raises PublishError where that can't work."""
 
     @abstractmethod
@@ -138,3 +180,35 @@ class WeightSync(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of model and engines. May be called more than once."""
+
+
+def canary_delta(
+    name: str, version: int, scored: tuple[Sequence[float], Sequence[int]], canary: Canary, tolerance: float
+) -> float:
+    """max |engine - expected|. Raises PublishError where the engine serves another version or another model."""
+    logprobs, versions = scored
+    where = f"engine {name!r} did not take version {version}: "
+    stale = sorted({v for v in versions if v != version})
+    if stale or len(versions) != len(canary.forced_ids):
+        raise PublishError(
+            where + f"the canary's ids are stamped with version {stale or 'none'}: the engine serves older weights. "
+            "Restart the engine and resume"
+        )
+    delta = max(abs(got - want) for got, want in zip(logprobs, canary.expected, strict=True))
+    if not delta <= tolerance:  # so that NaN fails too
+        raise PublishError(
+            where + f"the canary's logprobs differ from the trainer's by {delta:.3g} nats, more than {tolerance:.3g}. "
+            "Trainer and engine compute different models: check that both load the same architecture and dtype"
+        )
+    return delta
+
+
+def proof_of(canary: Canary, delta: float) -> Proof:
+    """The canary counts where the update is significant and the engine is nearer to the new weights than the old."""
+    return "canary" if canary.significance >= SIGNIFICANT and delta < canary.change / 2 else "checksums"
+
+
+def checksum(tensor: torch.Tensor) -> str:
+    """sha256 (hex) of the tensor's bytes in C order."""
+    plain = tensor.detach().cpu().contiguous()
+    return hashlib.sha256(plain.reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()

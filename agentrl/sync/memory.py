@@ -7,7 +7,6 @@ engine that fails any of it refuses to serve, so that nobody samples from weight
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,14 +16,15 @@ import torch
 from agentrl.errors import PublishError
 from agentrl.interrupts import uninterrupted
 from agentrl.sync.base import (
-    SIGNIFICANT,
     Canary,
     InFlight,
     LoadReport,
-    Proof,
     PublishReport,
     WeightReceiver,
     WeightSync,
+    canary_delta,
+    checksum,
+    proof_of,
 )
 
 Named = list[tuple[str, torch.Tensor]]
@@ -33,7 +33,7 @@ _MAX_NAMES = 4
 """Names that an error lists before it only counts."""
 
 
-class MemorySync(WeightSync):
+class MemorySync(WeightSync[WeightReceiver]):
     """Tensors by reference. `tolerance`: nats by which an engine may differ from the trainer on the canary."""
 
     def __init__(self, *, tolerance: float = 1e-3) -> None:
@@ -62,7 +62,7 @@ class MemorySync(WeightSync):
             version=version,
             seconds=time.perf_counter() - started,
             bytes=sum(_num_bytes(engine, sent) for engine in self._engines),
-            proof=_proof(canary, max(deltas)),
+            proof=proof_of(canary, max(deltas)),
             canary_delta=max(deltas),
             significance=canary.significance,
         )
@@ -85,21 +85,8 @@ class MemorySync(WeightSync):
             raise PublishError(_where(engine, version) + f"{error!r}. Look at the engine's log, then resume") from error
 
     async def _score(self, engine: WeightReceiver, version: int, canary: Canary) -> float:
-        logprobs, versions = await engine.score(canary.prompt_ids, canary.forced_ids)
-        stale = sorted({v for v in versions if v != version})
-        if stale or len(versions) != len(canary.forced_ids):
-            raise PublishError(
-                _where(engine, version) + f"the canary's ids are stamped with version {stale or 'none'}: the "
-                "engine serves older weights. Restart the engine and resume"
-            )
-        delta = max(abs(got - want) for got, want in zip(logprobs, canary.expected, strict=True))
-        if not delta <= self._tolerance:  # so that NaN fails too
-            raise PublishError(
-                _where(engine, version) + f"the canary's logprobs differ from the trainer's by {delta:.3g} nats, "
-                f"more than {self._tolerance:.3g}. Trainer and engine compute different models: check that both "
-                "load the same architecture and dtype"
-            )
-        return delta
+        scored = await engine.score(canary.prompt_ids, canary.forced_ids)
+        return canary_delta(engine.name, version, scored, canary, self._tolerance)
 
 
 def _load(engine: WeightReceiver, version: int, sent: Named) -> None:
@@ -144,17 +131,6 @@ def _prove_checksums(engine: WeightReceiver, version: int, sent: Named) -> None:
             _where(engine, version) + f"the engine holds other bytes than were sent for {_names(wrong)}. If one of "
             "two tied tensors is named, trainer and engine disagree on tying; otherwise restart the engine and resume"
         )
-
-
-def checksum(tensor: torch.Tensor) -> str:
-    """sha256 (hex) of the tensor's bytes in C order."""
-    plain = tensor.detach().cpu().contiguous()
-    return hashlib.sha256(plain.reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
-
-
-def _proof(canary: Canary, delta: float) -> Proof:
-    """The canary counts where the update is significant and the engine is nearer to the new weights than the old."""
-    return "canary" if canary.significance >= SIGNIFICANT and delta < canary.change / 2 else "checksums"
 
 
 def _num_bytes(engine: WeightReceiver, sent: Named) -> int:

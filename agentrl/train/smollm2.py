@@ -36,6 +36,12 @@ def prepare(root: str | None) -> Path:
     return folder
 
 
+def load_tokenizer() -> Any:
+    """The tokenizer in the installed package, without its weights. Raises ModelError with what to install."""
+    source = _gguf_file()
+    return _tokenizer({"pretrained_model_name_or_path": str(source.parent), "gguf_file": source.name})
+
+
 def origin(folder: str | Path) -> dict[str, Any]:
     """What a folder was converted from: package, file, sha256; nothing for a folder of another origin."""
     path = Path(folder) / SOURCE_FILE

@@ -319,6 +319,25 @@ def test_resume_names_what_is_wrong(model: Path, place: tuple[Path, Path], capsy
     assert "no training run" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("mode", ["append", "rerender"])
+def test_a07_a_template_that_drops_results_is_refused_before_the_first_rollout(
+    mode: str, place: tuple[Path, Path], tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(model, tmp_path / "deaf")
+    template = (folder / "chat_template.jinja").read_text()
+    for_all = "{%- for message in messages %}"
+    assert for_all in template
+    deaf = template.replace(for_all, "{%- for message in messages if message.role != 'tool' %}")
+    (folder / "chat_template.jinja").write_text(deaf)
+    mine = [f"model.path={folder}", f"rollout.renderer_mode={mode}", f"name=deaf-{mode}"]
+    assert main(["rollout", *overrides(place, *mine)]) == 1
+    err = capsys.readouterr().err
+    assert "drops tool messages" in err and f"agentrl doctor --model {folder} --env calculator" in err
+    with Store.open(place[0] / "agentrl.db") as store:
+        run = store.find_run(f"deaf-{mode}")
+        assert run.status == "failed" and not store.find_trajectories(run=run.id)
+
+
 def test_a_database_that_is_none_is_named(place: tuple[Path, Path], tmp_path: Path, model: Path,
                                           capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
     wrong = tmp_path / "wrong.db"

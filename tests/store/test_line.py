@@ -41,6 +41,17 @@ async def test_run_is_stored_whole(store: Store) -> None:
         await store.finish_run("gone")
 
 
+async def test_facts_of_the_template_are_added_to_a_run_and_change_nothing_else(store: Store) -> None:
+    run = await store.create_run("a\x00run", {"note": "a\x00"}, folder="runs/1")
+    for stop in ("<|end|>", "<|im_end|>\x00"):  # a resumed run looks again
+        await store.describe_template(run, {"stop": stop})
+    [stored] = store.runs()
+    assert stored.config == {"note": "a\x00", "template": {"stop": "<|im_end|>\x00"}}
+    assert (stored.name, stored.folder, stored.status) == ("a\x00run", "runs/1", RunStatus.RUNNING)
+    with pytest.raises(StoreError, match="no run 'gone'"):
+        await store.describe_template("gone", {})
+
+
 async def test_ids_are_never_reused_but_ordinals_are(store: Store) -> None:
     run = await start_run(store)
     kept_step, kept = await make_step(store, run, 0, 0)

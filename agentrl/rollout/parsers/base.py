@@ -6,12 +6,13 @@ What can't be read is never repaired and never run; it is reported to the model.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 from agentrl.rollout.parsers.checking import checked
 from agentrl.rollout.parsers.sampled import Decode, TokenPlaces, disguise, plain, without_surrogates
@@ -84,6 +85,14 @@ class ToolCallParser(ABC):
         self.control = {tag: id for tag, id in (control or {}).items() if tag in self.tags}
         self.in_think = in_think
 
+    def after(self, opens_think: bool) -> Self:
+        """This parser for the reply to a prompt that opens a think block, or doesn't."""
+        if opens_think == self.in_think:
+            return self
+        other = copy.copy(self)
+        other.in_think = opens_think
+        return other
+
     # ---- a format says ----
 
     @abstractmethod
@@ -112,11 +121,14 @@ class ToolCallParser(ABC):
     ) -> ParsedReply:
         """Read sampled ids; spans are [start, end) over `ids`. Never raises for any ids.
 
-        A stop id at the end is no text. There is none where the reply was cut, or where a server stopped by other means
-        or kept it to itself. `truncated`: the reply was cut, so an open call is TRUNCATED rather than INVALID_JSON. Ids
-        of calls are `call_prefix` and their position, where the form carries none.
+        `stop_ids` at the end are no text: one, or also what the template has the model sample before it. There is none
+        where the reply was cut, or where a server stopped by other means or kept it to itself. `truncated`: the reply
+        was cut, so an open call is TRUNCATED rather than INVALID_JSON. Ids of calls are `call_prefix` and their
+        position, where the form carries none.
         """
-        body = list(ids[:-1] if ids and ids[-1] in stop_ids else ids)
+        body = list(ids)
+        while body and body[-1] in stop_ids:
+            body.pop()
         text = decode(body)
         reply = self._read(disguise(text, body, decode, self.control), tools, truncated, call_prefix)
         if reply.calls:

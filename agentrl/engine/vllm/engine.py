@@ -1,0 +1,139 @@
+"""What the run asks of a vLLM server: pause, take weights, say what it holds, score a canary."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import torch
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from agentrl.engine.vllm.process import VllmOptions, VllmProcess
+from agentrl.errors import EngineError
+
+_TIMEOUT_S = 300.0
+
+
+class VllmEngine:
+    """A server that is started and ended here. Use as `async with`.
+
+    A publish calls, in this order: `pause`, `begin_update`, `take_file`, `end_update`, `resume`, `score`.
+    """
+
+    def __init__(self, options: VllmOptions, on_wait: Callable[[float], None] = lambda seconds: None) -> None:
+        self.name = options.name
+        """The served model's name, and this engine's in records and errors."""
+        self.version = 0
+        """The version that it was told it holds."""
+        self._options = options
+        self._on_wait = on_wait
+        self._process = VllmProcess(options=options)
+
+    @property
+    def url(self) -> str:
+        """http://127.0.0.1:<port>."""
+        return self._process.url
+
+    @property
+    def key(self) -> str:
+        """The bearer token that requests must show."""
+        return self._process.key
+
+    async def start(self) -> None:
+        """Start the server and wait until it serves version 0. Raises ConfigError, EngineError."""
+        try:
+            await self._process.start(self._on_wait)
+            await self._post("/init_weight_transfer_engine", {"init_info": {}})
+            await self._post("/update_weight_version", {"new_version": "0"})
+        except BaseException:
+            await asyncio.shield(self.stop())
+            raise
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await asyncio.shield(self.stop())
+
+    async def stop(self) -> None:
+        """End the server. May be called more than once."""
+        await self._process.stop()
+
+    def failure(self) -> EngineError | None:
+        """Why the server doesn't run any more, with its log's tail; None while it runs."""
+        return self._process.failure()
+
+    def weights_hash(self) -> str:
+        """Of the weights in the model folder, which it began with; as the trainer's policy hashes. Blocks."""
+        tensors: dict[str, torch.Tensor] = {}
+        for path in self._options.model.glob("*.safetensors"):
+            tensors |= load_file(path)
+        with torch.device("meta"):
+            config = AutoConfig.from_pretrained(self._options.model)
+            skeleton: Any = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+        digest = hashlib.sha256()
+        for name in [name for name in skeleton.state_dict() if name in tensors]:
+            tensor = tensors[name]
+            digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
+            digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+    # ------------------------------------------------------------------------------------------------- weights
+
+    async def pause(self) -> None:
+        """Freeze what runs; its cache is computed anew, by then with the new weights, when it goes on."""
+        await self._post("/pause?mode=keep&clear_cache=true")
+
+    async def resume(self) -> None:
+        """Go on."""
+        await self._post("/resume")
+
+    async def begin_update(self) -> None:
+        """New weights are on their way."""
+        await self._post("/start_weight_update")
+
+    async def take_file(self, path: Path) -> dict[str, str]:
+        """Load all tensors from a safetensors file; sha256 of each as it arrived. Raises EngineError by its name."""
+        await self._post("/update_weights", {"update_info": {"path": str(path)}})
+        answer = await self._post("/collective_rpc", {"method": "agentrl_received"})
+        first: dict[str, str] = answer["results"][0]
+        for other in answer["results"][1:]:
+            if other != first:
+                raise EngineError(f"engine {self.name!r}: its workers received different tensors")
+        return first
+
+    async def end_update(self, version: int) -> None:
+        """The weights are in force; what is sampled from now on is stamped with this version."""
+        await self._post("/finish_weight_update", {"weight_version": str(version)})
+        self.version = version
+
+    async def score(self, prompt_ids: list[int], forced_ids: list[int]) -> tuple[list[float], list[int]]:
+        """Logprobs (temperature 1) of `forced_ids` after `prompt_ids`, and the version in force. Raises EngineError.
+
+        As logprobs of a prompt, which are computed anew and never come from a cache; one more id is sampled and thrown
+        away.
+        """
+        sampling = {"max_tokens": 1, "temperature": 1.0, "seed": 0, "logprobs": 0, "prompt_logprobs": 0}
+        body = {"token_ids": prompt_ids + forced_ids, "sampling_params": sampling, "model": self.name}
+        answer = await self._post("/inference/v1/generate", body)
+        given = answer["prompt_logprobs"][len(prompt_ids) :]
+        logprobs = [float(entry[str(id)]["logprob"]) for entry, id in zip(given, forced_ids, strict=True)]
+        spans = answer["choices"][0]["weight_versions"]
+        return logprobs, [int(spans[0]["version"])] * len(forced_ids)
+
+    async def _post(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        headers = {"Authorization": f"Bearer {self.key}"}
+        try:
+            async with httpx.AsyncClient(headers=headers, timeout=_TIMEOUT_S, trust_env=False) as http:
+                response = await http.post(self.url + path, json=body or {})
+        except httpx.HTTPError as error:
+            raise self.failure() or EngineError(f"engine {self.name!r} at {self.url}{path}: {error!r}") from error
+        if response.status_code != 200:
+            raise EngineError(f"engine {self.name!r} at {path}: HTTP {response.status_code}: {response.text[:1000]}")
+        return response.json() if response.content else None
