@@ -6,13 +6,9 @@ import functools
 import itertools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-from agentrl.rollout.parser import HermesParser, ToolCallParser, write_reply
-
-from agentrl.batch.rows import build_rows
 from agentrl.config import LimitsConfig, SamplingConfig
 from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, StepResult, tool_messages
 from agentrl.errors import TemplateError
@@ -25,17 +21,24 @@ from agentrl.testing.endpoint import Reply, ScriptedEndpoint
 from agentrl.testing.memory import MemoryRecorder
 from agentrl.tool import ToolResult, tool
 from agentrl.types import Artifacts, Grade, Message, Sample, StopReason, Task, ToolCall, Trajectory, Turn
+from tests.models.checks import (
+    check_control,
+    check_ids,
+    check_messages,
+    check_one_line,
+    check_rows,
+    continues,
+    num_control,
+)
 from tests.models.families import renderer, rerendering
 from tests.models.oracle import (
     FIRST_ROUND_ONLY,
-    HERMES,
     HISTORY_ENDS,
-    RESULTS_OF_CALLS_ONLY,
+    ONE_CALL,
     Oracle,
     OracleRefused,
-    shows_calls,
 )
-from tests.models.replies import StandInParser, awkward_ids, reply_text
+from tests.models.replies import Script, awkward_ids, reply_text
 from tests.models.scenarios import Scenario
 
 THINKING = re.compile(
@@ -53,16 +56,6 @@ class Cell:
     reason: str = ""
 
 
-@dataclass
-class Script:
-    """What the model will say, turn by turn."""
-
-    parser: ToolCallParser
-    replies: list[Reply] = field(default_factory=list)
-    messages: list[Message] = field(default_factory=list)
-    """What the replies mean."""
-
-
 @tool
 def look(at: str) -> str:
     """Look at a thing."""
@@ -74,7 +67,7 @@ SPECS = [look.spec()]
 
 async def play(name: str, scenario: Scenario, endpoint: ScriptedEndpoint, client: HttpClient) -> Cell:
     """Raises AssertionError for anything that isn't exact, a branch that the template asks for, or a refusal."""
-    made = renderer(name)
+    made = renderer(name, "action:look.at" if scenario.as_text else "auto")
     scenario = scenario.with_control("".join(made.encoder.control))
     tools = SPECS if scenario.uses_tools else []
     if reason := refusal(name, bool(tools)):
@@ -84,7 +77,7 @@ async def play(name: str, scenario: Scenario, endpoint: ScriptedEndpoint, client
     endpoint.script = lambda seen: script.replies[seen.turn]
     stage = Stage(name, scenario, script, oracle)
     cell = await play_in_mode(stage, made, endpoint, client)
-    await play_in_mode(stage, rerendering(name), endpoint, client)
+    await play_in_mode(stage, rerendering(made), endpoint, client)
     return cell
 
 
@@ -101,7 +94,7 @@ class Stage:
 async def play_in_mode(stage: Stage, made: Renderer, endpoint: ScriptedEndpoint, client: HttpClient) -> Cell:
     endpoint.seen.clear()
     recorder = MemoryRecorder()
-    sample = await run(stage.scenario, made, stage.script.parser, client, recorder)
+    sample = await run(stage.scenario, made, client, recorder)
     trajectory = sample.trajectory
     check_ids(trajectory, recorder, endpoint, stage.script)
     check_rows(sample)
@@ -138,18 +131,15 @@ def why_refused(trajectory: Trajectory) -> str:
 
 
 def write_script(name: str, scenario: Scenario, made: Renderer, oracle: Oracle) -> Script:
-    in_form = name in HERMES or scenario.as_text or not shows_calls(name)
-    meanings: dict[str, Message] = {}
-    parser = HermesParser(in_think=made.opens_think) if in_form else StandInParser(meanings)
-    script, history, results = Script(parser), list(scenario.first), iter(scenario.results)
+    script, history, results = Script(), list(scenario.first), iter(scenario.results)
     for index, reply in enumerate(map(with_ids, itertools.count(), scenario.replies)):
-        shown = in_content(reply) if in_form and name not in HERMES else reply
+        reply = reply.model_copy(update={"tool_calls": reply.tool_calls[: 1 if name in ONE_CALL else None]})
+        shown = in_content(made, reply) if made.template.calls_in_content else reply
         answers = scenario.answers[index] if index < len(scenario.answers) else []
         new = [*tool_messages(reply, [ToolResult(content=next(results)) for _ in reply.tool_calls]), *answers]
-        text = reply_text(name, oracle, made.opens_think, history, shown, new)
+        text = reply_text(name, oracle, made, history, shown, new)
         ids = awkward_ids(made, text)
         assert ids[-1] in made.stop_ids
-        meanings[made.decode(ids[:-1])] = reply
         script.messages.append(reply)
         script.replies.append(spoil(scenario, index, ids, made))
         history = [*(scenario.history if scenario.history and index == 0 else [*history, shown]), *new]
@@ -165,8 +155,8 @@ def with_ids(turn: int, reply: Message) -> Message:
     return reply.model_copy(update={"tool_calls": calls})
 
 
-def in_content(reply: Message) -> Message:
-    return reply.model_copy(update={"content": write_reply(reply), "tool_calls": []})
+def in_content(made: Renderer, reply: Message) -> Message:
+    return reply.model_copy(update={"content": made.parser.write(reply), "tool_calls": []})
 
 
 def spoil(scenario: Scenario, index: int, ids: list[int], made: Renderer) -> Reply:
@@ -181,15 +171,12 @@ def spoil(scenario: Scenario, index: int, ids: list[int], made: Renderer) -> Rep
     return Reply(ids=ids, logprobs=[-(index + 1 + place / 1000) for place in range(len(ids))], finish_reason=finish)
 
 
-async def run(
-    scenario: Scenario, made: Renderer, parser: ToolCallParser, client: HttpClient, recorder: MemoryRecorder
-) -> Sample:
+async def run(scenario: Scenario, made: Renderer, client: HttpClient, recorder: MemoryRecorder) -> Sample:
     loop = AgentLoop(
         env_class=environment(scenario),
         env_config=EnvironmentConfig(),
         sampler=lambda env, task: EngineSampler(client),
         renderer=made,
-        parser=parser,
         recorder=recorder,
         limits=LimitsConfig(),
         sampling=SamplingConfig(),
@@ -235,70 +222,6 @@ def environment(scenario: Scenario) -> type[Environment]:
     return Played
 
 
-# ---- what must hold ----
-
-
-def check_ids(trajectory: Trajectory, recorder: MemoryRecorder, endpoint: ScriptedEndpoint, script: Script) -> None:
-    """What is recorded is what went over the wire, id by id."""
-    assert len(trajectory.turns) == len(endpoint.seen) == len(recorder.turns) > 0
-    for turn, (_, recorded), request in zip(trajectory.turns, recorder.turns, endpoint.seen, strict=True):
-        said = script.replies[turn.index]
-        assert request.token_ids == trajectory.context(turn.index)
-        assert recorded.sampled_ids == turn.sampled_ids == said.ids and recorded.logprobs == said.logprobs
-        assert (recorded.parent, recorded.keep, recorded.prompt_ids) == (turn.parent, turn.keep, turn.prompt_ids)
-
-
-def check_one_line(trajectory: Trajectory) -> None:
-    """Each prompt is the one before, what was sampled there, and new ids."""
-    for before, turn in itertools.pairwise(trajectory.turns):
-        assert turn.parent == before.index
-        assert trajectory.context(turn.index) == [
-            *trajectory.context(before.index), *before.sampled_ids, *turn.prompt_ids
-        ]  # fmt: skip
-
-
-def check_messages(trajectory: Trajectory, script: Script) -> None:
-    """What the model meant was understood."""
-    for turn, meant in zip(trajectory.turns, script.messages, strict=True):
-        assert turn.message.tool_calls == meant.tool_calls
-        assert meant.text.strip() in turn.message.text and (turn.message.reasoning or None) == meant.reasoning
-
-
-def check_rows(sample: Sample) -> None:
-    """Each sampled id has mask 1 in exactly one Row, after its own context and with its own logprob (T3, T4)."""
-    counted: dict[int, list[int]] = {turn.index: [] for turn in sample.trajectory.turns}
-    for row in build_rows(sample):
-        assert row.ids.tolist() == sample.trajectory.full(row.end_turn)
-        assert np.isnan(row.logprobs[row.mask == 0]).all()
-        for turn in sample.trajectory.turns:
-            here = (row.turn_index == turn.index) & (row.mask == 1)
-            if here.any():
-                context = sample.trajectory.context(turn.index)
-                assert row.ids[: len(context)].tolist() == context
-                assert row.logprobs[here].tolist() == turn.logprobs
-                counted[turn.index] += row.ids[here].tolist()
-    assert counted == {turn.index: turn.sampled_ids for turn in sample.trajectory.turns}
-
-
-def check_control(trajectory: Trajectory, made: Renderer) -> None:
-    """No control id comes from a message of the environment: those there are are what the template wrote."""
-    control = set(made.encoder.control.values())
-    for turn in trajectory.turns[1:]:
-        in_text = num_control(made, made.decode(turn.prompt_ids))
-        untrusted = [message for message in turn.prompt_messages if message.role != "assistant"]
-        in_contents = sum(num_control(made, message.text) for message in untrusted)
-        if continues(trajectory, turn):
-            assert sum(id in control for id in turn.prompt_ids) == in_text - in_contents
-
-
-def continues(trajectory: Trajectory, turn: Turn) -> bool:
-    return turn.parent is not None and turn.keep == len(trajectory.full(turn.parent))
-
-
-def num_control(made: Renderer, text: str) -> int:
-    return len(list(made.encoder.written_by_template(text)))
-
-
 # ---- against the template ----
 
 
@@ -320,13 +243,8 @@ def compare(stage: Stage, trajectory: Trajectory, made: Renderer) -> Cell:
 
 def as_shown(stage: Stage, made: Renderer, reply: Message) -> Message:
     """The calls as part of the text, where agentrl or the model writes them so."""
-    if made.mode == "rerender":
-        in_text = made.template.calls_in_content and made.template.forms.results_of_text
-    else:
-        in_text = not shows_calls(stage.name) or (
-            stage.scenario.as_text and stage.name not in HERMES | RESULTS_OF_CALLS_ONLY
-        )
-    return in_content(reply) if in_text else reply
+    in_text = made.template.calls_in_content and made.template.forms.results_of_text
+    return in_content(made, reply) if in_text else reply
 
 
 def compare_turn(stage: Stage, made: Renderer, trajectory: Trajectory, turn: Turn, history: list[Message]) -> Cell:

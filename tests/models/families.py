@@ -186,14 +186,15 @@ def tokenizer(name: str, template: str | None = None) -> Any:
 
 
 @functools.cache
-def renderer(name: str) -> Renderer:
+def renderer(name: str, tool_parser: str = "auto") -> Renderer:
     made = tokenizer(name)
-    return Renderer(made, stop_ids=made.convert_tokens_to_ids(list(BY_TEMPLATE[name].stops)))
+    stop_ids = made.convert_tokens_to_ids(list(BY_TEMPLATE[name].stops))
+    return Renderer(made, stop_ids=stop_ids, tool_parser=tool_parser)
 
 
 @functools.cache
-def rerendering(name: str) -> Renderer:
+def rerendering(made: Renderer) -> Renderer:
     """The same in the other mode."""
-    other = copy.copy(renderer(name))
+    other = copy.copy(made)
     other.mode = "rerender"
     return other

@@ -11,29 +11,18 @@ from agentrl.types import Message, ToolCall
 _PARTS = frozenset({"smolvlm", "idefics3", "llava_next"})
 """Templates that take a content only as a list of parts."""
 _TEXT_ARGUMENTS = frozenset({"deepseekv3"})
-HERMES = frozenset({"qwen2_5", "qwen3", "qwen3_instruct_2507", "qwen3_vl"})
-"""Templates that write calls as agentrl's default parser reads them."""
-RESULTS_OF_CALLS_ONLY = frozenset({"gptoss", "gemma4", "gemma4_v3", "gemma4_v4", "gemma4_v5", "diffusion_gemma"})
-"""Templates that refuse or drop results where the reply's calls are part of its text."""
+ONE_CALL = frozenset({"gptoss"})
+"""Models that stop after each call, so that a reply holds one."""
 FIRST_ROUND_ONLY = "<｜tool▁outputs▁begin｜>"
 """DeepSeek's templates write it in the first round of tools and forget it in later ones; agentrl writes it in each."""
 HISTORY_ENDS = ("<|end|>", "<|eom|>")
 """End tokens that stand in the history though nobody stops at them."""
 _THINKING = frozenset({"gptoss", "lfm2_2_5"})
 """Templates that call reasoning so."""
-_NO_CALLS = frozenset(
-    {"smollm2", "qwen2_5_vl", "llama3", "lfm2", "smolvlm", "idefics3", "deepseek_r1_distill", "gemma", "gemma3"}
-    | {"cohere", "cohere2", "phi3", "phi3_5", "llava_next"}
-)
-"""Templates that drop the calls of a reply: there they are part of its text."""
 
 
 class OracleRefused(Exception):
     """The template raises on this conversation."""
-
-
-def shows_calls(name: str) -> bool:
-    return name not in _NO_CALLS
 
 
 class Oracle:

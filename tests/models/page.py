@@ -14,7 +14,6 @@ from agentrl.rollout.http_client import HttpClient
 from agentrl.testing.endpoint import Reply, ScriptedEndpoint
 from tests.models.cell import Cell, play
 from tests.models.families import REAL, TEMPLATES, renderer
-from tests.models.oracle import HERMES, shows_calls
 from tests.models.scenarios import SCENARIOS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
@@ -41,8 +40,9 @@ itself writes, rendered by transformers alone. The cells say how:
 
 The templates are the base ones of trl {version} (`chat_templates/`) and SmolLM2's own. Only SmolLM2's tokenizer is the
 model's; the others are *synthetic*: SmolLM2's vocabulary with the family's control strings as added tokens. So texts
-are exact for every template, ids for the mechanism. Calls in a form that agentrl has no parser for are read by a
-stand-in; scenario 7 plays each template with the calls that agentrl describes in the system message.
+are exact for every template, ids for the mechanism. Calls are read by the parser that the
+template's own calls choose; scenario 7 plays each template with `model.tool_parser=action:look.at`, a form that no
+template knows.
 """
 
 
@@ -98,7 +98,7 @@ def _facts_of(name: str, cells: Row) -> Sequence[str]:
     made = renderer(name)
     takes_tools = cells["call"].mark != "refused"
     shown = "the system message" if made.tools_in_system else "the template"
-    calls = "as Hermes" if name in HERMES else "in a form of its own" if shows_calls(name) else "as text"
+    calls = f"{made.parser.name}, as text" if made.template.calls_in_content else made.parser.name
     return [
         "SmolLM2's own" if name == REAL else "synthetic",
         shown if takes_tools else "no tools",

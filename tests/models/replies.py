@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 
-from agentrl.rollout.parser import ParsedReply, ToolCallParser, write_reply
-
 from agentrl.rollout.renderer import Renderer
-from agentrl.tool import Tool
-from agentrl.types import CallStatus, Message, ParsedCall
+from agentrl.testing.endpoint import Reply
+from agentrl.types import Message
 from tests.models.families import BY_TEMPLATE
 from tests.models.oracle import Oracle, OracleRefused
 
 _THINK_BLOCK = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
+_GEMMA_HEADER = "<|turn>model\n"
+"""DiffusionGemma's history has it behind results, its prompt doesn't."""
 _EMPTY_BLOCK = re.compile(r"^<think>\s*</think>\s*")
 
 
 def reply_text(
-    name: str, oracle: Oracle, opens_think: bool, history: Sequence[Message], reply: Message, new: Sequence[Message]
+    name: str, oracle: Oracle, made: Renderer, history: Sequence[Message], reply: Message, new: Sequence[Message]
 ) -> str:
     """The reply as its template shows it, through the stop string, where that continues the prompt.
 
@@ -34,9 +34,11 @@ def reply_text(
     if body is not None and not reply.reasoning:
         body = _without_empty_block(oracle, body, [*history, reply, *new])
     if body is None:
-        body = _by_hand(opens_think, reply)
+        body = _by_hand(made, reply)
     elif reply.reasoning and reply.reasoning not in body:
-        body = f"<think>\n{reply.reasoning}\n</think>\n\n{body}"
+        body = (
+            f"{made.parser.think_open}\n{reply.reasoning}\n{getattr(made.parser, 'think_close', '</think>')}\n\n{body}"
+        )
     if reply.text not in body:  # trimmed: the model doesn't
         body = body.replace(reply.text.strip(), reply.text, 1)
     found = [(body.index(stop), stop) for stop in stops if stop in body]
@@ -66,7 +68,7 @@ def _stop(name: str, body: str) -> str:
 def _continuation(oracle: Oracle, history: Sequence[Message], reply: Message) -> str | None:
     prompt, whole = oracle.render(history), oracle.render([*history, reply], prompt=False)
     if whole.startswith(prompt):
-        return whole[len(prompt) :]
+        return whole[len(prompt) :].removeprefix(_GEMMA_HEADER)
     opened = prompt.rfind("<think>")  # the prompt opens a block that history doesn't show
     if opened < 0 or not whole.startswith(prompt[:opened]):
         return None
@@ -75,9 +77,11 @@ def _continuation(oracle: Oracle, history: Sequence[Message], reply: Message) ->
     return f"{reply.reasoning or ''}\n</think>\n\n{body}" if is_open else body
 
 
-def _by_hand(opens_think: bool, reply: Message) -> str:
-    body = write_reply(reply)
-    if opens_think:
+def _by_hand(made: Renderer, reply: Message) -> str:
+    body = made.parser.write(reply)
+    if reply.reasoning and reply.reasoning in body:  # harmony
+        return body
+    if made.opens_think:
         return f"{reply.reasoning or ''}\n</think>\n\n{body}"
     return f"<think>\n{reply.reasoning}\n</think>\n\n{body}" if reply.reasoning else body
 
@@ -99,16 +103,10 @@ def _characters(renderer: Renderer, text: str) -> list[int]:
     return list(chain.from_iterable(map(renderer.encode_text, text)))
 
 
-class StandInParser(ToolCallParser):
-    """Knows what each text of the script means: for the forms of call that agentrl has no parser for."""
+@dataclass
+class Script:
+    """What the model will say, turn by turn."""
 
-    def __init__(self, meanings: Mapping[str, Message]) -> None:
-        self.meanings = meanings
-
-    def parse_text(self, text: str, *, tools: Mapping[str, Tool], truncated: bool, call_prefix: str) -> ParsedReply:
-        meant = self.meanings.get(text, Message(role="assistant", content=text))
-        calls = [
-            ParsedCall(call=call, status=CallStatus.OK, span=(0, len(text)), arguments=json.loads(call.arguments))
-            for call in meant.tool_calls
-        ]
-        return ParsedReply(message=meant, calls=calls)
+    replies: list[Reply] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    """What the replies mean."""

@@ -44,7 +44,7 @@ def tail(made: Renderer, reply: Message, sampled: list[str], *new: Message) -> s
 
 async def test_a04_append_keeps_all_thinking_in_one_row_and_rerender_branches() -> None:
     rows = {}
-    for made in (renderer("qwen3"), rerendering("qwen3")):
+    for made in (renderer("qwen3"), rerendering(renderer("qwen3"))):
         steps = [StepResult(messages=[user("next")])] * 2
         sample = await play(make_loop(made, TextClient(made, *THOUGHTS), env=env_of(*steps)))
         assert sample.trajectory.renderer_mode == made.mode
