@@ -146,8 +146,8 @@ def test_several_calls_are_text_where_the_template_takes_only_one() -> None:
 
 
 def test_a18_the_template_hash_tells_the_forms_apart() -> None:
-    hashes = {Renderer(tokenizer("smollm2"), tool_parser=name).template_hash for name in PARSERS}
-    assert len(hashes) == len(PARSERS)
+    names = ("hermes", "glm", "bash")
+    assert len({Renderer(tokenizer("smollm2"), tool_parser=name).template_hash for name in names}) == len(names)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "llama3_2", "glm4moe", "smollm2"])
