@@ -34,8 +34,8 @@ def text_of(made: Renderer, num_tokens: int) -> str:
 
 def median_ms(made: Renderer, num_context: int, reply: Message, new: Message) -> float:
     """Of `Context.follow`: everything that the loop does for a further turn but sampling."""
-    context = Context(made, SPECS)
-    context.take(context.start([user(text_of(made, num_context))]))
+    context = Context(made)
+    context.take(context.start([user(text_of(made, num_context))], SPECS))
     context.reply(0, made.encode_reply(reply), reply)
     assert len(context.ids) >= num_context
     seconds = []

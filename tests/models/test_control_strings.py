@@ -34,7 +34,7 @@ def texts(name: str) -> st.SearchStrategy[str]:
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(data=st.data())
 def test_a09_no_text_becomes_a_control_id(name: str, data: st.DataObject) -> None:
     made, text = renderer(name), data.draw(texts(name))
@@ -48,7 +48,7 @@ def test_a09_no_text_becomes_a_control_id(name: str, data: st.DataObject) -> Non
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(data=st.data())
 def test_a09_a_tail_holds_the_control_ids_that_the_template_writes(name: str, data: st.DataObject) -> None:
     made, text = renderer(name), data.draw(texts(name))
