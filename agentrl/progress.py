@@ -92,6 +92,7 @@ def rollout_metrics(groups: Sequence[Group], seconds: float) -> dict[str, Any]:
         "num_sampled_tokens": num_sampled,
         "turn_tokens_max": max((len(turn.sampled_ids) for turn in turns if turn.trained), default=0),
         "duplicate_completions": num_duplicates(groups),
+        "prefix_breaks": sum(sample.trajectory.num_prefix_breaks for sample in samples),
         "tokens_per_s": num_sampled / seconds,
         **outcome(samples),
         "tool_calls": dict(calls),

@@ -40,12 +40,14 @@ async def open_engine(
         async with make_client(options, options.url, **its, version=0, encode_text=encode) as client:
             client.max_model_len = client.max_model_len or run.config.limits.max_context_tokens
             await client.check()
+            await client.check_vocabulary(renderer.encoder.encode, list(renderer.encoder.control))
             yield None, client
         return
     engine = make_engine(run, model)
     async with engine, make_client(options, engine.url, key=engine.key, name=engine.name) as client:
         run.log.hide(engine.key)
         await client.check()
+        await client.check_vocabulary(renderer.encoder.encode, list(renderer.encoder.control))
         async with watched(engine.failure) if isinstance(engine, VllmEngine) else nullcontext():
             yield engine, client
 

@@ -306,6 +306,12 @@ class Trajectory:
         """The context of turn `index` and what was sampled there."""
         return self.context(index) + self.turns[index].sampled_ids
 
+    @property
+    def num_prefix_breaks(self) -> int:
+        """Turns that don't keep all of their parent: branches, where a history was written anew."""
+        lengths = [turn.keep + len(turn.prompt_ids) + len(turn.sampled_ids) for turn in self.turns]
+        return sum(turn.parent is not None and turn.keep < lengths[turn.parent] for turn in self.turns)
+
     def turns_of(self, agent: str = "main") -> list[Turn]:
         """One agent's turns: the policy's are those of "main"; user simulators and judges have names of their own."""
         return [turn for turn in self.turns if turn.agent == agent]

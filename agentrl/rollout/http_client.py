@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -25,6 +25,8 @@ from agentrl.types import Sampler
 LOGGER = logging.getLogger(__name__)
 _GENERATE = "/inference/v1/generate"
 _COMPLETIONS = "/v1/completions"
+_TOKENIZE = "/tokenize"
+_SAMPLE = "The quick brown fox: 3.14 × 2 = 6,28\n\tdef f(x):  return x  # naïve 日本語 🙂"
 
 
 class ReplyGate:
@@ -144,6 +146,31 @@ class HttpClient:
             )
         elif len(generation.ids) != 1:
             raise self._refused(self._path, "start-check", f"sampled {len(generation.ids)} ids where 1 was asked for")
+
+    async def check_vocabulary(self, encode: Callable[[str], list[int]], control_strings: Sequence[str]) -> None:
+        """Compare the server's tokenizer with ours, by the control strings and some text; `encode` is ours.
+
+        A server without /tokenize passes. Raises EngineError, which names a text that the two read differently.
+        """
+        everything = " ".join([*control_strings, _SAMPLE])
+        if await self._tokenized(everything) in (None, encode(everything)):
+            return
+        for text in [*control_strings, _SAMPLE, everything]:
+            theirs, ours = await self._tokenized(text), encode(text)
+            if theirs != ours:
+                what = (
+                    f"reads {text[:100]!r} as {theirs}, where the tokenizer of model.path gives {ours}: another model "
+                )
+                raise self._refused(_TOKENIZE, "start", what + "or revision is served; serve the one of model.path")
+
+    async def _tokenized(self, text: str) -> list[int] | None:
+        """The server's ids of a text; None where it doesn't tell."""
+        body = {"model": self._model, "prompt": text, "add_special_tokens": False}
+        response = await self._http.request("POST", _TOKENIZE, body, "start")
+        if response.status in (403, 404, 405, 501):
+            return None
+        ids: list[int] = (await self._http.ask("POST", _TOKENIZE, body, "start"))["tokens"]
+        return ids
 
     async def close(self) -> None:
         """Close all connections. May be called more than once."""

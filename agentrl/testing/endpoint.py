@@ -90,10 +90,12 @@ class ScriptedEndpoint:
         backlog: int = 4096,
         keep_seen: bool = True,
         only_text: Callable[[list[int]], str] | None = None,
+        tokenize: Callable[[str], list[int]] | None = None,
     ) -> None:
         """`fault`: how every reply is wrong, or a plan. `key` None: anyone may ask.
 
-        `only_text`: be a server that knows nothing of ids: /v1/completions alone, answering the text of the ids.
+        `tokenize`: what /tokenize answers; None: there is none. `only_text`: be a server that knows nothing of ids:
+        /v1/completions alone, answering the text of the ids.
 
         `accept_every_s` > 0: connections are accepted one by one, no faster than this; `backlog` of them may wait.
         `keep_seen` False: a long benchmark doesn't fill the memory.
@@ -109,6 +111,7 @@ class ScriptedEndpoint:
         self._backlog = backlog
         self._keep_seen = keep_seen
         self._only_text = only_text
+        self._tokenize = tokenize
         self._port = port
         self._runner: web.AppRunner | None = None
         self._accepting: asyncio.Task[None] | None = None
@@ -125,6 +128,8 @@ class ScriptedEndpoint:
         app = web.Application(client_max_size=64 * 2**20)
         app.router.add_get("/health", _health)
         app.router.add_get("/v1/models", self._models)
+        if self._tokenize is not None:
+            app.router.add_post("/tokenize", self._tokens)
         if self._only_text is None:
             app.router.add_post("/inference/v1/generate", self._generate)
         else:
@@ -184,6 +189,12 @@ class ScriptedEndpoint:
         if self._keep_seen and not seen.request_id.startswith("start"):
             self.seen.append(seen)
         return fail_after_work(fault, request, _answer(seen))
+
+    async def _tokens(self, request: web.Request) -> web.Response:
+        if (refusal := self._refuse(request)) is not None:
+            return refusal
+        assert self._tokenize is not None
+        return web.json_response({"tokens": self._tokenize((await request.json())["prompt"])})
 
     async def _complete(self, request: web.Request) -> web.Response:
         if (refusal := self._refuse(request)) is not None:

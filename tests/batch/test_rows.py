@@ -291,3 +291,14 @@ def test_a15_a_row_that_is_left_out_is_left_out_of_loss_counts_and_lengths_alike
     assert (batch.num_tokens, batch.num_trajectories) == (2, 1)
     assert [m.scale.tolist() for m in batch.micro_batches] == [[0.5, 0.5]]
     assert make_batches(rows, updates_per_step=1, micro_batch_tokens=64, aggregation="trajectory") == []
+
+
+def test_a05_a_prefix_that_was_rewritten_starts_a_second_row_and_is_counted() -> None:
+    """The second turn's prompt is 1 2 9 4 5: of what was sampled, 3 4, nothing is left in its place."""
+    sample = make_sample([make_turn(0, None, 0, [1, 2], [3, 4]), make_turn(1, 0, 2, [9, 4, 5], [6])])
+    first, second = build_rows(sample)
+    assert first.ids.tolist() == [1, 2, 3, 4] and first.mask.tolist() == [0, 0, 1, 1]
+    assert second.ids.tolist() == [1, 2, 9, 4, 5, 6] and second.mask.tolist() == [0, 0, 0, 0, 0, 1]
+    assert sample.trajectory.num_prefix_breaks == 1
+    unbroken = make_sample([make_turn(0, None, 0, [1, 2], [3, 4]), make_turn(1, 0, 4, [5], [6])])
+    assert len(build_rows(unbroken)) == 1 and unbroken.trajectory.num_prefix_breaks == 0

@@ -205,3 +205,19 @@ async def test_the_endpoint_runs_in_a_process_of_its_own_and_asks_for_its_key() 
         process.stdin.close()
         assert process.wait(20) == 0
     assert said == [[7, 2], [9, 2], [9, 2]]
+
+
+async def test_a14_a_server_with_another_vocabulary_is_named_at_start() -> None:
+    def ours(text: str) -> list[int]:
+        return [ord(character) for character in text]
+
+    def theirs(text: str) -> list[int]:
+        return ours(text.replace("<think>", "T"))
+
+    async with ScriptedEndpoint(say, tokenize=ours) as endpoint, client_of(endpoint) as client:
+        await client.check_vocabulary(ours, ["<think>", "</think>"])
+    async with ScriptedEndpoint(say, tokenize=theirs) as endpoint, client_of(endpoint) as client:
+        with pytest.raises(EngineError, match=r"reads '<think>' as \[84\].*serve the one of model\.path"):
+            await client.check_vocabulary(ours, ["<think>", "</think>"])
+    async with ScriptedEndpoint(say) as endpoint, client_of(endpoint) as client:  # it doesn't tell
+        await client.check_vocabulary(ours, ["<think>"])

@@ -74,6 +74,7 @@ async def test_rerender_branches_where_the_template_drops_earlier_thinking() -> 
     assert "first thought" not in said_again and said_again.endswith(
         "one<|im_end|>\n<|im_start|>user\nagain<|im_end|>\n<|im_start|>assistant\n"
     )
+    assert sample.trajectory.num_prefix_breaks == 1
     # Two Rows, and each sampled id counts once, in the context in which it was sampled.
     assert [row.end_turn for row in build_rows(sample)] == [0, 1]
     assert counted(sample) == [first.sampled_ids, second.sampled_ids]
