@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import files
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +14,7 @@ from agentrl.errors import TemplateError
 from agentrl.rollout.renderer import Renderer
 from agentrl.testing.memory import MemoryRecorder
 from agentrl.types import Message
-from tests.models.families import renderer, rerendering, tokenizer
+from tests.models.families import BY_TEMPLATE, renderer, rerendering, tokenizer, trl_template
 from tests.rollout.loops import TextClient, call, make_loop, play
 from tests.rollout.templates import SPECS, calling, control_ids, result, said, user
 from tests.rollout.test_context import counted, env_of
@@ -181,3 +183,29 @@ def test_calls_are_shown_in_the_templates_form_where_their_results_would_be_lost
         made = renderer(name)
         shown = made.decode(made.start([user("1+2?"), calling('{"a": 1}'), result("3")], SPECS))
         assert "3" in shown.rpartition("add")[2] and "<tool_call>" not in shown.rpartition("1+2?")[2]
+
+
+TWINS = sorted(
+    Path(str(file)).name.removesuffix("_training.jinja")
+    for file in files("trl") or ()
+    if str(file).endswith("_training.jinja")
+)
+"""Templates of trl that also come in a form for training."""
+WITHOUT_RESULTS = {"cohere", "cohere2", "gemma", "gemma3", "llava_next", "phi3", "phi3_5"}
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_the_training_twins_of_the_templates_are_followed_too(name: str) -> None:
+    """Variants that keep thinking, mark what is sampled, or end a last turn in another token."""
+    tokens = tokenizer(name, trl_template(f"{name}_training"))
+    made = Renderer(tokens, stop_ids=tokens.convert_tokens_to_ids(list(BY_TEMPLATE[name].stops)))
+    made.check([])
+    if name in WITHOUT_RESULTS:
+        with pytest.raises(TemplateError, match="self-check"):
+            made.check(SPECS)
+    else:
+        made.check(SPECS)
+
+
+def test_all_twins_are_there() -> None:
+    assert len(TWINS) == 31
