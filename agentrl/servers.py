@@ -107,6 +107,7 @@ def vllm_options(run: Run, model: Path) -> VllmOptions:
         devices=tuple(options.devices),
         gpu_memory_utilization=options.gpu_memory_utilization,
         dtype=run.config.train.dtype if options.devices else "float32",
+        secrets=tuple(run.config.secrets()),
     )
 
 

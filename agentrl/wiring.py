@@ -46,6 +46,8 @@ NOISE_FLOOR = 1e-6
 CANARY_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.3}
 """Nats by which an engine may differ from the trainer on the canary, by train.dtype: in bfloat16 a logit of 32 is exact
 to 1/8 only, and the engine may compute in another type."""
+MAX_PROBE_TOKENS = 64
+"""Of a reply that are scored: a reply may fill the window, and an engine may need room for one more id."""
 UNKNOWN_WINDOW = 2**31
 """Tokens: of its window a chat endpoint says nothing until a conversation is longer."""
 T = TypeVar("T")
@@ -73,7 +75,7 @@ class Probe:
             for turn in sample.trajectory.turns_of()[:1]
             if turn.sampled_ids
         ]
-        return cls(policy, *turns[0]) if turns else None
+        return cls(policy, turns[0][0], turns[0][1][:MAX_PROBE_TOKENS]) if turns else None
 
     def score(self) -> list[float]:
         """Logprobs (temperature 1) of forced_ids by the trainer's weights of now."""

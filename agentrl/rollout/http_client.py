@@ -9,6 +9,7 @@ lost on the way is no second sample: the turn is recorded once, with the id of t
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -164,13 +165,14 @@ class HttpClient:
                 raise self._refused(_TOKENIZE, "start", what + "or revision is served; serve the one of model.path")
 
     async def _tokenized(self, text: str) -> list[int] | None:
-        """The server's ids of a text; None where it doesn't tell."""
+        """The server's ids of a text; None where it doesn't tell, or in another form than vLLM's."""
         body = {"model": self._model, "prompt": text, "add_special_tokens": False}
         response = await self._http.request("POST", _TOKENIZE, body, "start")
-        if response.status in (403, 404, 405, 501):
+        try:
+            ids = json.loads(response.body)["tokens"] if response.status == 200 else None
+        except (ValueError, KeyError, TypeError):
             return None
-        ids: list[int] = (await self._http.ask("POST", _TOKENIZE, body, "start"))["tokens"]
-        return ids
+        return ids if ids and all(type(id) is int for id in ids) else None
 
     async def close(self) -> None:
         """Close all connections. May be called more than once."""

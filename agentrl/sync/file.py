@@ -45,6 +45,8 @@ class FileSync(WeightSync[RemoteReceiver]):
         if not engines:
             raise PublishError("no engine to send weights to: start one before connecting")
         self._engines = list(engines)
+        for left in self._folder.glob("version-*"):  # of a run that was killed in a publish
+            left.unlink()
 
     async def publish(
         self, version: int, tensors: Iterator[tuple[str, torch.Tensor]], canary: Canary, in_flight: InFlight
@@ -52,13 +54,15 @@ class FileSync(WeightSync[RemoteReceiver]):
         """See WeightSync. The engines serve while the file is written."""
         started = time.perf_counter()
         sent = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors}
-        path = await asyncio.to_thread(self._write, version, sent)
-        sums = await asyncio.to_thread(lambda: {name: checksum(tensor) for name, tensor in sent.items()})
+        path = self._folder / f"version-{version}.safetensors"
         try:
+            await uninterrupted(asyncio.to_thread(_write, path, sent))
+            sums = await asyncio.to_thread(lambda: {name: checksum(tensor) for name, tensor in sent.items()})
             with in_flight.hold():
                 deltas = await uninterrupted(self._publish_all(version, path, sums, canary))
         finally:
             path.unlink(missing_ok=True)
+            _partial(path).unlink(missing_ok=True)
         return PublishReport(
             version=version,
             seconds=time.perf_counter() - started,
@@ -71,17 +75,6 @@ class FileSync(WeightSync[RemoteReceiver]):
     def close(self) -> None:
         """See WeightSync."""
         self._engines = []
-
-    def _write(self, version: int, sent: dict[str, torch.Tensor]) -> Path:
-        """The whole file or none: engines never see half of one."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / f"version-{version}.safetensors"
-        partial = path.with_suffix(".partial")
-        save_file({name: tensor.clone() for name, tensor in sent.items()}, partial)
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        partial.rename(path)
-        return path
 
     async def _publish_all(self, version: int, path: Path, sums: dict[str, str], canary: Canary) -> list[float]:
         try:
@@ -112,6 +105,19 @@ class FileSync(WeightSync[RemoteReceiver]):
     async def _score(self, engine: RemoteReceiver, version: int, canary: Canary) -> float:
         scored = await engine.score(canary.prompt_ids, canary.forced_ids)
         return canary_delta(engine.name, version, scored, canary, self._tolerance)
+
+
+def _write(path: Path, sent: dict[str, torch.Tensor]) -> None:
+    """The whole file or none: engines never see half of one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file({name: tensor.clone() for name, tensor in sent.items()}, _partial(path))
+    with _partial(path).open("rb") as file:
+        os.fsync(file.fileno())
+    _partial(path).rename(path)
+
+
+def _partial(path: Path) -> Path:
+    return path.with_suffix(".partial")
 
 
 def _compare(name: str, version: int, arrived: dict[str, str], sums: dict[str, str]) -> None:

@@ -221,3 +221,5 @@ async def test_a14_a_server_with_another_vocabulary_is_named_at_start() -> None:
             await client.check_vocabulary(ours, ["<think>", "</think>"])
     async with ScriptedEndpoint(say) as endpoint, client_of(endpoint) as client:  # it doesn't tell
         await client.check_vocabulary(ours, ["<think>"])
+    async with ScriptedEndpoint(say, tokenize=lambda text: []) as endpoint, client_of(endpoint) as client:
+        await client.check_vocabulary(ours, ["<think>"])  # it understood something else

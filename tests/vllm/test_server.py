@@ -234,3 +234,41 @@ async def test_a_run_trains_on_what_vllm_sampled(tmp_path: Path, monkeypatch: py
         engines = {call.engine for t in found for turn in store.load_trajectory(t.id).turns for call in turn.calls}
     assert engines == {"vllm"} and len(versions) == 3
     assert not list((Path(summary.paths["folder"]) / "weights").iterdir())
+
+
+def test_the_servers_environment_holds_no_secret(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "OPENAI_API_KEY": "k1", "PGPASSWORD": "k2", "DATABASE_URL": "postgresql://me:k3@db/x", "JUDGE": "a-k4-b",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    options = VllmOptions(model=folder, name="vllm", log=tmp_path / "log", secrets=("k4",))
+    environment = options.environment("the key of this server")
+    assert not {"OPENAI_API_KEY", "PGPASSWORD", "DATABASE_URL", "JUDGE"} & set(environment)
+    assert environment["PATH"] == os.environ["PATH"]
+
+
+def test_devices_are_numbered_as_the_trainer_numbers_them(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = VllmOptions(model=folder, name="vllm", log=tmp_path / "log", devices=(1,))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-5a")
+    assert options.environment("k")["CUDA_VISIBLE_DEVICES"] == "GPU-5a"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")
+    with pytest.raises(ConfigError, match="shows 1 devices"):
+        options.environment("k")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert options.environment("k")["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+async def test_no_file_of_weights_is_left(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(tensors: object, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr("agentrl.sync.file.save_file", full)
+        await pair.sync.publish(1, pair.policy.tensors(), pair.update(0.01), pair.client)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "version-7.safetensors").write_bytes(b"of a run that was killed")
+    pair.sync.connect(pair.policy.model, [pair.engine])
+    assert list(tmp_path.iterdir()) == []

@@ -15,8 +15,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from agentrl.engine.vllm.process import VllmOptions, VllmProcess
 from agentrl.errors import EngineError
+from agentrl.interrupts import uninterrupted
 
 _TIMEOUT_S = 300.0
+_DEATH_LOOKS, _DEATH_LOOK_S = 4, 0.25
 
 
 class VllmEngine:
@@ -51,7 +53,7 @@ class VllmEngine:
             await self._post("/init_weight_transfer_engine", {"init_info": {}})
             await self._post("/update_weight_version", {"new_version": "0"})
         except BaseException:
-            await asyncio.shield(self.stop())
+            await uninterrupted(self.stop())
             raise
 
     async def __aenter__(self) -> Self:
@@ -59,7 +61,7 @@ class VllmEngine:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await asyncio.shield(self.stop())
+        await uninterrupted(self.stop())
 
     async def stop(self) -> None:
         """End the server. May be called more than once."""
@@ -133,7 +135,15 @@ class VllmEngine:
             async with httpx.AsyncClient(headers=headers, timeout=_TIMEOUT_S, trust_env=False) as http:
                 response = await http.post(self.url + path, json=body or {})
         except httpx.HTTPError as error:
-            raise self.failure() or EngineError(f"engine {self.name!r} at {self.url}{path}: {error!r}") from error
+            raise await self._why(f"{self.url}{path}: {error!r}") from error
         if response.status_code != 200:
-            raise EngineError(f"engine {self.name!r} at {path}: HTTP {response.status_code}: {response.text[:1000]}")
+            raise await self._why(f"{path}: HTTP {response.status_code}: {response.text[:1000]}")
         return response.json() if response.content else None
+
+    async def _why(self, what: str) -> EngineError:
+        """A server that dies is seen as an HTTP error first; then its log says more."""
+        for _ in range(_DEATH_LOOKS):
+            if failure := self.failure():
+                return failure
+            await asyncio.sleep(_DEATH_LOOK_S)
+        return EngineError(f"engine {self.name!r} at {what}")

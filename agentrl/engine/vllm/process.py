@@ -14,12 +14,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
 import httpx
 
+from agentrl.config import hide_passwords
 from agentrl.errors import ConfigError, EngineError
 
 LOGGER = logging.getLogger(__name__)
@@ -51,19 +53,13 @@ class VllmOptions:
     """CUDA devices; none: the CPU."""
     gpu_memory_utilization: float = 0.9
     dtype: str = "float32"
+    secrets: tuple[str, ...] = ()
+    """Values that the server's environment must not hold."""
 
     def flags(self, port: int) -> list[str]:
         """vLLM's command line; the key is not in it, since others can read it."""
-        flags = [
-            "--model",
-            str(self.model),
-            "--served-model-name",
-            self.name,
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-        ]
+        flags = ["--model", str(self.model), "--served-model-name", self.name]
+        flags += ["--host", "127.0.0.1", "--port", str(port)]
         # Logprobs of the distribution that is sampled from; no defaults from the model's generation config.
         flags += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", "--enable-scale-out"]
         flags += ["--middleware", "agentrl.engine.vllm.inside.RequireKey"]
@@ -84,16 +80,20 @@ class VllmOptions:
 
     def environment(self, key: str) -> dict[str, str]:
         """The server's environment: ours without secrets, and what vLLM reads."""
-        kept = {name: value for name, value in os.environ.items() if not _is_secret(name)}
+        kept = {name: value for name, value in os.environ.items() if not self._is_secret(name, value)}
         kept |= {"VLLM_API_KEY": key, "AGENTRL_ENGINE_KEY": key, "VLLM_SERVER_DEV_MODE": "1"}
         kept |= {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
         if self.devices:
-            return kept | {"CUDA_VISIBLE_DEVICES": ",".join(map(str, self.devices))}
+            return kept | {"CUDA_VISIBLE_DEVICES": ",".join(map(_visible_device, self.devices))}
         return kept | {
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "OMP_NUM_THREADS": str(self.threads or 1),
             "VLLM_CPU_KVCACHE_SPACE": str(self.cache_gib),
         }
+
+    def _is_secret(self, name: str, value: str) -> bool:
+        by_name = name.upper().endswith(("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIALS"))
+        return by_name or hide_passwords(value) != value or any(secret in value for secret in self.secrets)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -105,6 +105,8 @@ class VllmProcess:
     url: str = ""
     _process: subprocess.Popen[bytes] | None = None
     _is_stopped: bool = False
+    _log_start: int = 0
+    """Where this server's lines begin in the log."""
 
     async def start(self, on_wait: Callable[[float], None]) -> None:
         """Start it and wait until it serves; `on_wait` hears of the seconds so far, now and then.
@@ -127,14 +129,14 @@ class VllmProcess:
     async def stop(self) -> None:
         """End it and its children. May be called more than once."""
         self._is_stopped, process = True, self._process
-        if process is None or process.poll() is not None:
+        if process is None:
             return
         process.terminate()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             await asyncio.to_thread(process.wait, STOP_S)
-        except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):  # whatever is left of it, also where it was dead before
             os.killpg(process.pid, signal.SIGKILL)
-            await asyncio.to_thread(process.wait)
+        await asyncio.to_thread(process.wait)
 
     def failure(self) -> EngineError | None:
         """Why it doesn't run any more, though nobody stopped it; None while it runs."""
@@ -146,6 +148,7 @@ class VllmProcess:
         port, self._is_stopped = _free_port(), False
         self.url = f"http://127.0.0.1:{port}"
         with self.options.log.open("ab") as log:
+            self._log_start = log.tell()
             command = [sys.executable, "-m", "agentrl.engine.vllm.main", str(os.getpid()), *self.options.flags(port)]
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.options.environment(self.key),
@@ -170,7 +173,9 @@ class VllmProcess:
         LOGGER.info("vLLM serves %s at %s after %.0f s", self.options.model, self.url, time.monotonic() - started)
 
     def _error(self, what: str) -> EngineError:
-        lines = self.options.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        with self.options.log.open("rb") as log:
+            log.seek(self._log_start)
+            lines = log.read().decode("utf-8", "replace").splitlines()
         # The first error of the engine's process, where there is one: what comes after follows from it.
         last = next((n for n, line in enumerate(lines) if _FATAL.search(line)), len(lines) - 1)
         tail = "\n  ".join(line.replace(self.key, "***")[:300] for line in lines[: last + 1][-LOG_LINES:])
@@ -202,5 +207,12 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _is_secret(name: str) -> bool:
-    return name.upper().endswith(("_KEY", "_TOKEN", "_SECRET", "_PASSWORD"))
+def _visible_device(index: int) -> str:
+    """The name of a device that is numbered as torch does: CUDA_VISIBLE_DEVICES applies first. Raises ConfigError."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return str(index)
+    names = [name for name in visible.split(",") if name]
+    if index >= len(names):
+        raise ConfigError(f"engine.devices={index}: CUDA_VISIBLE_DEVICES={visible} shows {len(names)} devices")
+    return names[index]
