@@ -17,7 +17,11 @@ AGENTRL = [sys.executable, "-c", "import sys; from agentrl.cli import main; sys.
 
 
 def start(arguments: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen([*AGENTRL, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    """With SIGINT as at a terminal: a shell's background jobs, of which the tests may be one, ignore it."""
+    return subprocess.Popen(
+        [*AGENTRL, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("signal_", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

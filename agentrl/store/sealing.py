@@ -67,7 +67,10 @@ def _clean(value: Any) -> tuple[Any, bool]:
         is_clean = _is_clean_text(value)
         return (value if is_clean else _clean_text(value)), is_clean
     if isinstance(value, float):
-        return (value, True) if math.isfinite(value) else (None, False)
+        if not math.isfinite(value):
+            return None, False
+        # SQLite keeps whole numbers as integers, which have no -0.0.
+        return value, value != 0 or math.copysign(1.0, value) > 0
     if isinstance(value, (list, dict)):
         text = _clean_encoding(value)
         return Encoded(to_json(_clean_json(value)) if text is None else text), text is not None

@@ -105,6 +105,8 @@ class VllmProcess:
     url: str = ""
     _process: subprocess.Popen[bytes] | None = None
     _is_stopped: bool = False
+    _lifeline: int | None = None
+    """Our end of a pipe; the server ends when nobody holds it any more."""
     _log_start: int = 0
     """Where this server's lines begin in the log."""
 
@@ -137,6 +139,7 @@ class VllmProcess:
         with suppress(ProcessLookupError):  # whatever is left of it, also where it was dead before
             os.killpg(process.pid, signal.SIGKILL)
         await asyncio.to_thread(process.wait)
+        self._close_lifeline()
 
     def failure(self) -> EngineError | None:
         """Why it doesn't run any more, though nobody stopped it; None while it runs."""
@@ -147,13 +150,23 @@ class VllmProcess:
     def _spawn(self) -> None:
         port, self._is_stopped = _free_port(), False
         self.url = f"http://127.0.0.1:{port}"
-        with self.options.log.open("ab") as log:
-            self._log_start = log.tell()
-            command = [sys.executable, "-m", "agentrl.engine.vllm.main", str(os.getpid()), *self.options.flags(port)]
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.options.environment(self.key),
-                start_new_session=True,
-            )  # fmt: skip
+        self._close_lifeline()
+        theirs, self._lifeline = os.pipe()
+        try:
+            with self.options.log.open("ab") as log:
+                self._log_start = log.tell()
+                command = [sys.executable, "-m", "agentrl.engine.vllm.main", str(theirs), *self.options.flags(port)]
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[theirs],
+                    env=self.options.environment(self.key), start_new_session=True,
+                )  # fmt: skip
+        finally:
+            os.close(theirs)
+
+    def _close_lifeline(self) -> None:
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+            self._lifeline = None
 
     async def _until_ready(self, on_wait: Callable[[float], None]) -> None:
         started = told = time.monotonic()
