@@ -296,8 +296,13 @@ async def publish(player: Player, probe: Probe) -> dict[str, float]:
 
 
 def sent_tensors(policy: Policy) -> Iterator[tuple[str, Tensor]]:
-    """What a publish sends: every tensor of the policy by its Hugging Face name."""
-    return policy.tensors()
+    """What a publish sends: every tensor of the policy under all its Hugging Face names.
+
+    An engine may hold tied ones apart: vLLM does where the model's file stores both.
+    """
+    for name, tensor in policy.tensors():
+        yield name, tensor
+        yield from ((tied, tensor) for tied, kept in policy.tied_names.items() if kept == name)
 
 
 # -------------------------------------------------------------------------------- start, measure, imitate, end

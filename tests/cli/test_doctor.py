@@ -12,7 +12,7 @@ import pytest
 from agentrl.cli import main
 from agentrl.rollout.renderer import Renderer
 from agentrl.train import tiny
-from tests.rollout import any_template
+from tests.models import families
 from tests.rollout.templates import smollm2, tokenizer
 
 
@@ -90,8 +90,8 @@ def test_a_template_from_a_file_is_tried(qwen3: Path, tmp_path: Path, capsys: py
 def test_a07_a_template_that_drops_results_does_without_tools_only(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made: Any = any_template.tokenizer("phi3")
-    stops = made.convert_tokens_to_ids(list(any_template.stops("phi3")))
+    made: Any = families.tokenizer("phi3")
+    stops = made.convert_tokens_to_ids(list(families.BY_TEMPLATE["phi3"].stops))
     monkeypatch.setattr("agentrl.rollout.tokenizer.load_tokenizer", lambda path: (made, stops))
     assert main(["doctor", "--model", "phi3"]) == 0
     out = capsys.readouterr().out

@@ -16,7 +16,7 @@ from agentrl.errors import TemplateError
 from agentrl.rollout.probe import TOOL, TemplateFacts, probe_template
 from agentrl.rollout.probe.ask import common_prefix, fate
 from agentrl.rollout.renderer import Renderer
-from tests.rollout import any_template
+from tests.models import families
 from tests.rollout.templates import renderer as family_renderer
 from tests.rollout.templates import tokenizer, trl_template
 
@@ -154,7 +154,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
 
 @functools.cache
 def facts(name: str) -> TemplateFacts:
-    return probe_template(any_template.renderer(name), [TOOL])
+    return probe_template(families.renderer(name), [TOOL])
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -195,15 +195,15 @@ def test_a_stop_that_only_the_template_names_is_the_templates() -> None:
 
 
 def test_an_opener_is_known_where_the_template_writes_it_after_a_last_reply() -> None:
-    twin = any_template.tokenizer("glm4moe")
+    twin = families.tokenizer("glm4moe")
     twin.chat_template = trl_template("glm4moe_training")
-    stops = twin.convert_tokens_to_ids(list(any_template.stops("glm4moe")))
+    stops = twin.convert_tokens_to_ids(list(families.BY_TEMPLATE["glm4moe"].stops))
     assert probe_template(Renderer(twin, stop_ids=stops), [TOOL]).stop_owner == "next message"
 
 
 @pytest.mark.parametrize(("family", "is_double"), [("llama3", True), ("qwen3", False)])
 def test_a_double_bos_is_seen(family: str, is_double: bool) -> None:
-    dressed = any_template.tokenizer(family)
+    dressed = families.tokenizer(family)
     bos = dressed.bos_token or "<|endoftext|>"
     place = dressed.convert_tokens_to_ids(bos)
     dressed.backend_tokenizer.post_processor = TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, place)])

@@ -16,6 +16,7 @@ import torch
 from agentrl.engine.vllm.engine import VllmEngine
 from agentrl.engine.vllm.process import VllmOptions
 from agentrl.rollout.http_client import HttpClient
+from agentrl.run import sent_tensors
 from agentrl.sync.base import Canary
 from agentrl.sync.file import FileSync
 from agentrl.train import tiny
@@ -81,5 +82,5 @@ async def pair(engine: VllmEngine, folder: Path, tmp_path: Path) -> AsyncIterato
             sync = FileSync(tmp_path)
             sync.connect(policy.model, [engine])
             pair = Pair(policy=policy, engine=engine, client=client, sync=sync)
-            await sync.publish(0, policy.tensors(), pair.update(0.0), client)
+            await sync.publish(0, sent_tensors(policy), pair.update(0.0), client)
             yield pair

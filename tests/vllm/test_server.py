@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import aiohttp
 import psutil
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from agentrl import plugins
 from agentrl.config import EngineConfig
@@ -24,8 +25,11 @@ from agentrl.engine.vllm.process import VllmOptions, VllmProcess
 from agentrl.errors import ConfigError, EngineError, PublishError
 from agentrl.progress import Silent
 from agentrl.rollout.client import Generation, SamplingParams
-from agentrl.run import train
+from agentrl.rollout.http_client import HttpClient
+from agentrl.run import sent_tensors, train
 from agentrl.store import Store
+from agentrl.sync.file import FileSync
+from agentrl.train.policy import Policy
 from tests.small import EvenIds, small_config
 from tests.vllm.conftest import FORCED, PROMPT, Pair
 
@@ -58,7 +62,9 @@ async def test_trainer_and_engine_agree_before_and_after_publishes(pair: Pair) -
     num = 0
     for version in range(3):
         if version:
-            report = await pair.sync.publish(version, pair.policy.tensors(), pair.update(0.01, version), pair.client)
+            report = await pair.sync.publish(
+                version, sent_tensors(pair.policy), pair.update(0.01, version), pair.client
+            )
             assert report.proof == "canary" and report.canary_delta < 1e-4
         samples = await sampled(pair, 16, 48)
         assert max_difference(pair, samples) < 1e-4
@@ -79,7 +85,7 @@ async def test_an_update_in_flight_shows_both_versions_and_both_are_exact(pair: 
     while not await running_requests(pair.engine):
         await asyncio.sleep(0.02)
     before = {name: tensor.clone() for name, tensor in pair.local().items()}
-    await pair.sync.publish(1, pair.policy.tensors(), pair.update(0.02), pair.client)
+    await pair.sync.publish(1, sent_tensors(pair.policy), pair.update(0.02), pair.client)
     samples = await running
     spans = [generation.spans for _, generation in samples if len(generation.spans) == 2]
     assert spans and all([span.version for span in two] == [0, 1] for two in spans)
@@ -113,7 +119,7 @@ def put(pair: Pair, weights: dict[str, torch.Tensor]) -> None:
 async def test_an_update_that_is_torn_partial_or_renamed_is_named_and_can_be_repeated(
     pair: Pair, tmp_path: Path
 ) -> None:
-    whole = {name: tensor.detach().clone().contiguous() for name, tensor in pair.policy.tensors()}
+    whole = {name: tensor.detach().clone().contiguous() for name, tensor in sent_tensors(pair.policy)}
     lacking = dict(list(whole.items())[1:])
     renamed = {name.replace("layers.0", "layers.7"): tensor for name, tensor in whole.items()}
     await pair.engine.pause()
@@ -154,7 +160,7 @@ async def test_other_bytes_than_were_sent_end_the_engines(pair: Pair, monkeypatc
 
     pair.sync.connect(pair.policy.model, [Lying()])
     with pytest.raises(PublishError, match=r"engine 'liar'.*model\.norm\.weight"):
-        await pair.sync.publish(1, pair.policy.tensors(), pair.update(0.01), pair.client)
+        await pair.sync.publish(1, sent_tensors(pair.policy), pair.update(0.01), pair.client)
     assert stopped == ["liar"]
     await pair.engine.end_update(1)  # for those who come after
     await pair.engine.resume()
@@ -267,8 +273,25 @@ async def test_no_file_of_weights_is_left(pair: Pair, tmp_path: Path, monkeypatc
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
         patch.setattr("agentrl.sync.file.save_file", full)
-        await pair.sync.publish(1, pair.policy.tensors(), pair.update(0.01), pair.client)
+        await pair.sync.publish(1, sent_tensors(pair.policy), pair.update(0.01), pair.client)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "version-7.safetensors").write_bytes(b"of a run that was killed")
     pair.sync.connect(pair.policy.model, [pair.engine])
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_tied_head_that_the_file_stores_too_is_renewed(folder: Path, tmp_path: Path) -> None:
+    """vLLM unties the head there, so it must be sent under its own name as well."""
+    shutil.copytree(folder, tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+    save_file(weights, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
+    options = VllmOptions(model=tmp_path / "model", name="vllm", log=tmp_path / "log")
+    with Policy.load(tmp_path / "model", device="cpu", threads=1) as policy:
+        async with VllmEngine(options) as engine, HttpClient(engine.url, key=engine.key) as client:
+            sync = FileSync(tmp_path / "weights")
+            sync.connect(policy.model, [engine])
+            pair = Pair(policy, engine, client, sync)
+            assert policy.tied_names
+            report = await sync.publish(1, sent_tensors(policy), pair.update(0.01), client)
+    assert report.proof == "canary"

@@ -88,6 +88,7 @@ class FileEngine(WeightTransferEngine):
     def receive_weights(self, update_info: FileUpdate) -> None:
         """Raises ValueError, naming tensors, where the file isn't the whole model: the layers stay unserved."""
         with safe_open(update_info.path, framework="pt") as file:
+            # Where vLLM ties the head it skips what is sent for it.
             tied = {"lm_head.weight"} if self.model_config.hf_config.tie_word_embeddings else set()
             _check_names(set(file.keys()) - tied, _names_of(Path(self.model_config.model)) - tied)
             self.model.load_weights(_noted((name, file.get_tensor(name)) for name in file.keys()))  # noqa: SIM118
