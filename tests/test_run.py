@@ -180,19 +180,34 @@ async def test_V2_a_skipped_publish_makes_the_run_fail(
         await run_small(tmp_path, cache)
 
 
-async def test_V2_an_untied_head_makes_the_run_fail(
-    even: None, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def untied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that holds a copy of the tied head."""
     load_model = embedded._load_model
 
-    def untied(path: Path, device: str) -> Any:
+    def load(path: Path, device: str) -> Any:
         model: Any = load_model(path, device)
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone(), requires_grad=False)
         return model
 
-    monkeypatch.setattr(embedded, "_load_model", untied)
+    monkeypatch.setattr(embedded, "_load_model", load)
+
+
+async def test_V2_an_untied_head_that_nothing_was_sent_for_makes_the_run_fail(
+    even: None, untied: None, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentrl.run.sent_tensors", lambda policy: policy.tensors())
     with pytest.raises(PublishError, match="lm_head"):
         await run_small(tmp_path, cache)
+
+
+async def test_an_untied_head_gets_the_weights_of_the_tied_one(
+    even: None, untied: None, tmp_path: Path, cache: Path
+) -> None:
+    await run_small(tmp_path, cache)  # each publish is proved, the head's bytes too
+    with Store.open(tmp_path / "agentrl.db") as store:
+        run = store.runs()[0]
+        assert run.status is RunStatus.COMPLETED and len(store.versions(run.id)) > 1
 
 
 class Stop(Exception):
