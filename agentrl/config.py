@@ -112,8 +112,8 @@ class EngineConfig(ServerConfig):
     threads: int | None = Field(None, ge=1)
     """Torch threads; None: the machine's cores."""
     max_batch_tokens: int = Field(1024, ge=16)
-    cache_tokens: int = Field(65536, ge=256)
-    """embedded: size of the key-value pool in tokens; one request must fit alone."""
+    cache_tokens: int | None = Field(None, ge=256)
+    """embedded: size of the key-value pool in tokens; one request must fit alone. None: 65,536, or what 1 GiB holds."""
     cache_gib: int = Field(1, ge=1)
     """vllm on a CPU: size of the key-value pool."""
     devices: list[int] = Field(default_factory=list)

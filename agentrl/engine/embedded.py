@@ -26,6 +26,7 @@ from agentrl.engine.server import EngineServer
 from agentrl.engine.weights import EngineWeights, LoadReport
 from agentrl.errors import EngineError, ModelError
 
+MAX_CACHE_TOKENS, MAX_CACHE_BYTES = 65536, 2**30
 _SCORE_TIMEOUT_S = 300.0
 _Part = TypeVar("_Part")
 
@@ -34,7 +35,8 @@ class EmbeddedEngine:
     """Serves the model in a folder. Use as `async with`, or `start()` and `stop()`.
 
     `threads` are torch's and, through its math library, the whole process's; None leaves them as they are.
-    `cache_tokens` is the size of the key-value pool; requests that don't fit it together take turns.
+    `cache_tokens` is the size of the key-value pool; requests that don't fit it together take turns. None:
+    MAX_CACHE_TOKENS, or what MAX_CACHE_BYTES hold.
     `version` is that of the weights in the folder.
     """
 
@@ -47,7 +49,7 @@ class EmbeddedEngine:
         name: str = "embedded",
         threads: int | None = None,
         max_batch_tokens: int = 1024,
-        cache_tokens: int = 65536,
+        cache_tokens: int | None = None,
         device: str = "auto",
         version: int = 0,
     ) -> None:
@@ -75,11 +77,12 @@ class EmbeddedEngine:
             raise RuntimeError(f"engine {self.name!r} was started before; make a new one")
         with torch.random.fork_rng():  # loading draws random weights before it overwrites them
             model = _load_model(self._model_path, self._device)
-        self._limits = _limits(model, self._cache_tokens)
+        cache_tokens = self._cache_tokens or _default_cache_tokens(model)
+        self._limits = _limits(model, cache_tokens)
         self._loop = self.loop_class(
             model,
             max_batch_tokens=self._max_batch_tokens,
-            cache_tokens=self._cache_tokens,
+            cache_tokens=cache_tokens,
             threads=self._threads,
             version=self._first_version,
         )
@@ -211,6 +214,14 @@ def _load_model(path: Path, device: str) -> PreTrainedModel:
         raise ModelError(f"the model in {path} has {sorted(layer_types)} layers; only full attention is served")
     served: PreTrainedModel = model.to(device).requires_grad_(False)
     return served
+
+
+def _default_cache_tokens(model: PreTrainedModel) -> int:
+    config: Any = model.config
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    num_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    token_bytes = 2 * config.num_hidden_layers * num_heads * head_size * model.dtype.itemsize
+    return int(min(MAX_CACHE_TOKENS, MAX_CACHE_BYTES // token_bytes))
 
 
 def _limits(model: PreTrainedModel, cache_tokens: int) -> EngineLimits:

@@ -189,16 +189,15 @@ class HttpClient:
 
         A cancelled call closes its connection, at which the server drops the request.
         """
-        body = self._body(ids, sampling)
 
         async def attempt(number: int) -> Generation:
-            try_id = f"{request_id}-try{number}" if number else request_id
-            return await self._generate_once(body, sampling.max_tokens, try_id)
+            return await self.generate_once(ids, sampling, f"{request_id}-try{number}" if number else request_id)
 
         return await repeat(attempt, self._retry, self._count)
 
-    async def _generate_once(self, body: dict[str, Any], max_tokens: int, request_id: str) -> Generation:
-        version_before = self._named_version()
+    async def generate_once(self, ids: list[int], sampling: SamplingParams, request_id: str) -> Generation:
+        """One try of `generate`."""
+        body, version_before = self._body(ids, sampling), self._named_version()
         answer = await self._http.ask("POST", self._path, body | {"request_id": request_id}, request_id)
         failure = await self._gate.passed()
         if failure is not None:
@@ -207,7 +206,7 @@ class HttpClient:
         reader = ReplyReader(
             request_id=request_id,
             engine=self.name,
-            max_tokens=max_tokens,
+            max_tokens=sampling.max_tokens,
             vocab_size=self.vocab_size,
             is_generate=self._path == _GENERATE,
             caller_version=lambda: self._caller_version(version_before, request_id),

@@ -76,6 +76,13 @@ def test_the_environments_yaml_sets_keys_and_the_command_line_wins() -> None:
     assert load_config("calculator", ["limits.max_turns=9"]).limits.max_turns == 9
 
 
+@pytest.mark.parametrize("model", ["tiny", "smollm2"])
+@pytest.mark.parametrize("engine", ["embedded", "vllm", "scripted"])
+def test_any_model_goes_with_any_engine(model: str, engine: str) -> None:
+    config = load_config("calculator", [f"model={model}", f"engine={engine}"])
+    assert (config.model.path, config.engine.name) == (model, engine)
+
+
 def test_an_option_that_is_a_mapping_takes_any_key() -> None:
     overrides = ["env.kwargs.is_slippery=false", "env.kwargs.desc=[SF,FG]", "env.kwargs.deep.er=1"]
     options = load_config("gymnasium", overrides).public()["env"]
