@@ -60,7 +60,7 @@ def outcome(folder: Path, run: str) -> Outcome:
         last = checkpoint.latest(Path(record.folder) / "checkpoints")
         assert last is not None and last.name == "step-3"
         files = json.loads((last / "state.json").read_text())["files"]
-        result = Outcome(files["model.safetensors"]["sha256"], files["optimizer.safetensors"]["sha256"])
+        result = Outcome(files["model.safetensors"]["sha256"], files["optimizer.tensors"]["sha256"])
         for step in store.steps(run):
             if not step.abandoned:
                 result.rows += [_row(store, step.ordinal, row) for row in store.rows_of(run, step.id)]

@@ -1,7 +1,9 @@
 """Checkpoints: a folder that is either whole or not there, and that holds nothing pickled.
 
     <folder>/   config.json, model.safetensors, tokenizer files    a Hugging Face folder: `Policy.load(folder)`
-                optimizer.safetensors                              the optimizer's moments by parameter name
+                optimizer.tensors                                  the optimizer's moments by parameter name, in the
+                                                                   format of safetensors: a server that is given the
+                                                                   folder loads every *.safetensors as weights
                 state.json                                         counters, and size and hash of every other file
 
 It is written beside its place under a name that `latest` skips, flushed to disk, then renamed.
@@ -24,7 +26,7 @@ from agentrl.train.policy import Policy
 from agentrl.train.trainer import Trainer
 
 FORMAT = 1
-OPTIMIZER_FILE = "optimizer.safetensors"
+OPTIMIZER_FILE = "optimizer.tensors"
 STATE_FILE = "state.json"
 PARTIAL = ".partial-"
 
@@ -64,7 +66,8 @@ def load(folder: str | Path, trainer: Trainer) -> dict[str, Any]:
     record = verify(folder)
     if trainer.policy.weights_hash() != record["weights_hash"]:
         raise ModelError(f"the policy doesn't hold the weights of checkpoint {folder}: load it from there first")
-    trainer.load_optimizer(folder / OPTIMIZER_FILE)
+    # Checkpoints of earlier days call it optimizer.safetensors.
+    trainer.load_optimizer(folder / next(name for name in record["files"] if name.startswith("optimizer.")))
     trainer.num_bad_updates = record["num_bad_updates"]
     state: dict[str, Any] = record["state"]
     return state

@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from agentrl.train.checkpoint import OPTIMIZER_FILE, STATE_FILE
 from agentrl.train.policy import Policy
 
 NAME = "tiny"
@@ -142,7 +143,7 @@ def keep(checkpoint: Path, folder: Path, run: str, version: int) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     for path in checkpoint.iterdir():
-        if path.name not in ("optimizer.safetensors", "state.json"):
+        if path.name not in (OPTIMIZER_FILE, STATE_FILE):
             shutil.copyfile(path, partial / path.name)
     (partial / ORIGIN_FILE).write_text(json.dumps({"run": run, "version": version}), encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)

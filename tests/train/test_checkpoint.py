@@ -61,7 +61,24 @@ def test_a_checkpoint_before_the_first_update(tmp_path: Path) -> None:
 def test_nothing_is_pickled(tmp_path: Path) -> None:
     with make_policy() as policy:
         checkpoint.save(tmp_path / "0", policy, make_trainer(policy), {})
-    assert {path.suffix for path in (tmp_path / "0").iterdir()} == {".json", ".safetensors"}
+    assert {path.suffix for path in (tmp_path / "0").iterdir()} == {".json", ".safetensors", ".tensors"}
+
+
+def test_a_server_finds_only_weights_in_it(tmp_path: Path) -> None:
+    """vLLM reads every *.safetensors of a model folder."""
+    with make_policy() as policy:
+        checkpoint.save(tmp_path / "0", policy, make_trainer(policy), {})
+    assert [path.name for path in (tmp_path / "0").glob("*.safetensors")] == ["model.safetensors"]
+
+
+def test_a_checkpoint_that_names_its_optimizer_otherwise_is_read(tmp_path: Path) -> None:
+    with make_policy() as policy:
+        trainer = make_trainer(policy)
+        folder = checkpoint.save(tmp_path / "0", policy, trainer, {"step": 0})
+        (folder / "optimizer.tensors").rename(folder / "optimizer.safetensors")
+        record = (folder / "state.json").read_text().replace("optimizer.tensors", "optimizer.safetensors")
+        (folder / "state.json").write_text(record)
+        assert checkpoint.load(folder, trainer) == {"step": 0}
 
 
 def test_latest_ignores_what_is_not_whole(tmp_path: Path) -> None:
@@ -76,7 +93,7 @@ def test_latest_ignores_what_is_not_whole(tmp_path: Path) -> None:
         assert checkpoint.latest(tmp_path) == folders[3]
         (folders[3] / "state.json").write_text((folders[3] / "state.json").read_text()[:40])
         assert checkpoint.latest(tmp_path) == folders[2]
-        (folders[2] / "optimizer.safetensors").unlink()
+        (folders[2] / "optimizer.tensors").unlink()
         assert checkpoint.latest(tmp_path) == folders[1]
         with (folders[1] / "model.safetensors").open("r+b") as file:
             file.truncate(100)

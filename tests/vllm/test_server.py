@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from agentrl import plugins
-from agentrl.config import EngineConfig
+from agentrl.config import EngineConfig, ModelConfig
 from agentrl.engine.vllm import process
 from agentrl.engine.vllm.engine import VllmEngine
 from agentrl.engine.vllm.process import VllmOptions, VllmProcess
@@ -26,7 +26,7 @@ from agentrl.errors import ConfigError, EngineError, PublishError
 from agentrl.progress import Silent
 from agentrl.rollout.client import Generation, SamplingParams
 from agentrl.rollout.http_client import HttpClient
-from agentrl.run import sent_tensors, train
+from agentrl.run import evaluate_model, sent_tensors, train
 from agentrl.store import Store
 from agentrl.sync.file import FileSync
 from agentrl.train.policy import Policy
@@ -240,6 +240,10 @@ async def test_a_run_trains_on_what_vllm_sampled(tmp_path: Path, monkeypatch: py
         engines = {call.engine for t in found for turn in store.load_trajectory(t.id).turns for call in turn.calls}
     assert engines == {"vllm"} and len(versions) == 3
     assert not list((Path(summary.paths["folder"]) / "weights").iterdir())
+    again = await evaluate_model(
+        config.model_copy(update={"model": ModelConfig(path=summary.paths["checkpoint"])}), Silent()
+    )
+    assert again.held_out_before == summary.held_out_after
 
 
 def test_the_servers_environment_holds_no_secret(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
