@@ -220,7 +220,9 @@ async def main() -> bool:
             parity = await measure(folder, place / kind, options.versions, options.conversations)
             value[kind] = figures(parity)
             print(kind, value[kind], flush=True)
-    good = (its["max_logprob_difference"] <= TARGET and its["fewest_ids_of_a_version"] >= MIN_IDS for its in value.values())
+    good = (
+        its["max_logprob_difference"] <= TARGET and its["fewest_ids_of_a_version"] >= MIN_IDS for its in value.values()
+    )
     ok = all(good)
     target = f"difference <= {TARGET}, ids of each version >= {MIN_IDS}"
     return report("vllm_parity", value, target, ok)
