@@ -15,6 +15,8 @@ BENCHMARKS = (
     ["benchmarks.faults"],
     ["benchmarks.learning", "--seeds", "0", "1", "2"],
     ["benchmarks.learning", "--control"],
+    ["benchmarks.vllm_parity"],
+    ["benchmarks.learning", "--seeds", "0", "1", "2", "--", "engine=vllm"],
 )
 
 

@@ -3,7 +3,7 @@
 Two controls: with the rewards shuffled within each group nothing may be learnt (--control), and with a tool that
 answers wrong the trained model must fail, because it listens to it (measured after each training).
 
-    python -m benchmarks.learning [--seeds 0 1 2] [--control] [key=value ...]
+    python -m benchmarks.learning [--seeds 0 1 2] [--control] [-- key=value ...]
 """
 
 from __future__ import annotations
