@@ -46,8 +46,8 @@ def check_devices(config: RunConfig, train_devices: Sequence[str]) -> None:
     if shared and engine.gpu_memory_utilization is None:
         raise ConfigError(
             f"{', '.join(shared)}: both engine.devices={engine.devices} and the trainer "
-            f"({', '.join(train_devices)}) use it, and vLLM takes 0.9 of its memory: name other devices by engine.devices "
-            "or train.devices, or set engine.gpu_memory_utilization to the share that vLLM may take"
+            f"({', '.join(train_devices)}) use it, and vLLM takes 0.9 of its memory: name other devices by "
+            "engine.devices or train.devices, or set engine.gpu_memory_utilization to the share that vLLM may take"
         )
 
 
@@ -82,7 +82,7 @@ def check_positions(config: RunConfig, policy: Policy, window: int) -> None:
 async def check_template(client: HttpClient, renderer: Renderer, *, is_training: bool) -> None:
     """A server whose chat template writes something else serves another revision, or was told another template.
 
-    Only ids go to it, so for an evaluation that is a warning; training raises ConfigError. One that doesn't tell passes.
+    Only ids go to it, so for an evaluation that is a warning; training raises ConfigError. Who doesn't tell passes.
     """
     theirs = await client.tokenized(messages=[{"role": "user", "content": _HELLO[0].text}])
     ours = renderer.start(_HELLO, [])
@@ -145,13 +145,14 @@ async def check_logprob_mode(
     if raw <= tolerance and raw < processed:
         raise ConfigError(
             f"{where} reports raw logprobs, not those of the distribution that it samples from (they differ by "
-            f"{processed:.3g} nats at temperature {PROBE_TEMPERATURE:g}): start it with --logprobs-mode processed_logprobs"
+            f"{processed:.3g} nats at temperature {PROBE_TEMPERATURE:g}): start it with --logprobs-mode "
+            "processed_logprobs"
         )
     if not processed <= tolerance:  # so that NaN fails too
         raise ConfigError(
             f"{where} serves other weights than the trainer has, or computes in another way: logprobs differ by "
-            f"{processed:.3g} nats in the mean, more than {tolerance:g}. Start it anew with the model of model.path, and "
-            "without quantization"
+            f"{processed:.3g} nats in the mean, more than {tolerance:g}. Start it anew with the model of model.path, "
+            "and without quantization"
         )
     return {
         "engine": client.name,

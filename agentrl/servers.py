@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,11 +39,11 @@ class Engines:
     """What a run samples from: the servers, and the fleet of clients that asks them."""
 
     run: Run
-    fleet: Fleet
+    model: Path
+    renderer: Renderer
     engines: Sequence[Engine]
-    """`engines[i]` is asked by `fleet.replicas[i]`. None where servers of somebody else are only evaluated."""
-    open_client: Callable[[Engine], Awaitable[HttpClient]]
-    """A client of a server that has just been started, checked."""
+    """`engines[i]` is asked by `fleet.replicas[i]`. Empty where servers of somebody else are only evaluated."""
+    fleet: Fleet
 
     def failure(self) -> EngineError | None:
         """Tell which servers have died since the last look; why the first did, where none is left."""
@@ -52,11 +52,11 @@ class Engines:
             if failure is not None and not replica.is_lost:
                 replica.is_lost = True
                 LOGGER.warning("engine %r is lost: %s", engine.name, failure)
-                self.run.event("engine_lost", engine=engine.name, error=str(failure).partition("\n")[0])
+                self.run.event("engine_lost", engine=engine.name, error=str(failure))
         return failures[0] if failures and all(failures) else None
 
     async def revive(self) -> bool:
-        """Start the servers anew that have died, with the weights that the run started from; was there one?
+        """Start the servers anew that have died, with the weights that they first had; was there one?
 
         Nobody asks them before `readmit`. Raises EngineError where one doesn't start.
         """
@@ -65,60 +65,56 @@ class Engines:
         await together(self._restart(index) for index in lost)
         return bool(lost)
 
-    async def _restart(self, index: int) -> None:
-        engine, replica = self.engines[index], self.fleet.replicas[index]
-        await engine.stop()
-        await engine.start()
-        before, replica.client = replica.client, await self.open_client(engine)
-        await before.close()
-        self.run.event("engine_restarted", engine=engine.name)
-
     def readmit(self) -> None:
         """All servers have proved that they hold the weights in force: all are asked again."""
         for replica in self.fleet.replicas:
             replica.is_lost = False
+
+    async def _restart(self, index: int) -> None:
+        engine, replica = self.engines[index], self.fleet.replicas[index]
+        assert isinstance(engine, VllmEngine), "others live and die with this process"
+        await engine.stop()
+        await engine.start()
+        before, replica.client = replica.client, client_of(self.run, engine, self.fleet.gate)
+        await before.close()
+        await check(self.run, self.model, self.renderer, replica.client)
+        self.run.event("engine_restarted", engine=engine.name)
 
 
 @asynccontextmanager
 async def open_engines(run: Run, model: Path, renderer: Renderer) -> AsyncIterator[Engines]:
     """The engines of a run, started or attached, whose start gate is passed, and the fleet that asks them."""
     options, gate = run.config.engine, ReplyGate()
-    is_training = run.command == "train"
-    is_elsewhere = bool(options.urls)
     # A server of our own has its ends of the connections on this machine, often in this process.
-    require_open_files(run.config.rollout.concurrency * (1 if is_elsewhere else 2))
-
-    async def opened(client: HttpClient) -> HttpClient:
-        try:
-            await client.open()
-            client.max_model_len = client.max_model_len or (
-                run.config.limits.max_context_tokens if is_elsewhere else None
-            )
-            await check_server(client, renderer, run.config, is_training=is_training)
-            if is_training:
-                await check_vocabulary_size(client, model)
-        except BaseException:
-            await client.close()
-            raise
-        return client
-
-    async def open_client(engine: Engine) -> HttpClient:
-        run.log.hide(engine.key)
-        served_as = engine.model if isinstance(engine, VllmEngine) else engine.name
-        return await opened(
-            make_client(options, engine.url, key=engine.key, name=engine.name, model=served_as, gate=gate)
-        )
-
+    require_open_files(run.config.rollout.concurrency * (1 if options.urls else 2))
     async with AsyncExitStack() as stack:
         engines = make_engines(run, model)
         await together(stack.enter_async_context(engine) for engine in engines)
-        work = [open_client(engine) for engine in engines]
-        work += [] if engines else [opened(client) for client in await other_clients(run, renderer, gate)]
-        fleet = Fleet(await together(work), gate, RetryPolicy.of(options))
+        clients = [client_of(run, engine, gate) for engine in engines]
+        fleet = Fleet(clients or await other_clients(run, renderer, gate), gate, RetryPolicy.of(options))
         stack.push_async_callback(fleet.close)
-        found = Engines(run=run, fleet=fleet, engines=engines, open_client=open_client)
+        await together(check(run, model, renderer, replica.client) for replica in fleet.replicas)
+        found = Engines(run=run, model=model, renderer=renderer, engines=engines, fleet=fleet)
         async with watched(found.failure):
             yield found
+
+
+async def check(run: Run, model: Path, renderer: Renderer, client: HttpClient) -> None:
+    """Open the client, and have its server pass the start gate, as far as no trainer is needed for it."""
+    is_training = run.command == "train"
+    await client.open()
+    if run.config.engine.urls:
+        client.max_model_len = client.max_model_len or run.config.limits.max_context_tokens
+    await check_server(client, renderer, run.config, is_training=is_training)
+    if is_training:
+        await check_vocabulary_size(client, model)
+
+
+def client_of(run: Run, engine: Engine, gate: ReplyGate) -> HttpClient:
+    """A client of a server that has just been started."""
+    run.log.hide(engine.key)
+    served_as = engine.model if isinstance(engine, VllmEngine) else engine.name
+    return make_client(run.config.engine, engine.url, key=engine.key, name=engine.name, model=served_as, gate=gate)
 
 
 async def other_clients(run: Run, renderer: Renderer, gate: ReplyGate) -> list[HttpClient]:

@@ -245,8 +245,8 @@ def check_trainable(config: RunConfig) -> None:
         )
     if config.engine.urls and config.engine.name != "vllm":
         raise ConfigError(
-            "engine.urls: weights can be sent to running vLLM servers only; say engine=vllm, or leave engine.urls out to "
-            "train"
+            "engine.urls: weights can be sent to running vLLM servers only; say engine=vllm, or leave engine.urls "
+            "out to train"
         )
     check_sampling(config)
     check_devices(config, devices_of(config.train))

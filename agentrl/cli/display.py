@@ -74,7 +74,7 @@ class Display:
         return ""
 
     def _engine_lost_line(self, values: dict[str, Any]) -> str:
-        return f"  engine {values['engine']} is lost, the others go on: {values['error']}"
+        return f"  engine {values['engine']} is lost: {values['error'].partition(chr(10))[0]}"
 
     def _engine_restarted_line(self, values: dict[str, Any]) -> str:
         return f"  engine {values['engine']} was started anew"

@@ -48,7 +48,7 @@ class Fleet:
         self.faults: Counter[EngineFault] = Counter()
         """Failed tries by kind, also those that a later try made good."""
         self.retry = retry or RetryPolicy()
-        self._gate = gate
+        self.gate = gate
 
     @property
     def max_model_len(self) -> int:
@@ -72,7 +72,7 @@ class Fleet:
     @contextmanager
     def hold(self) -> Iterator[None]:
         """See ReplyGate.hold."""
-        with self._gate.hold():
+        with self.gate.hold():
             yield
 
 

@@ -165,8 +165,8 @@ class HttpClient:
                 raise self._refused(_TOKENIZE, "start", what + "or revision is served; serve the one of model.path")
 
     async def tokenized(self, **text: Any) -> list[int] | None:
-        """The server's ids of a text (prompt=…) or a conversation (messages=…); None where it doesn't tell, or in another
-        form than vLLM's."""
+        """The server's ids of a text (prompt=…) or a conversation (messages=…); None where it doesn't tell, or in
+        another form than vLLM's."""
         body = {"model": self._model, "add_special_tokens": False, **text}
         response = await self._http.request("POST", _TOKENIZE, body, "start")
         try:
