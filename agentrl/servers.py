@@ -96,7 +96,12 @@ async def open_engines(run: Run, model: Path, renderer: Renderer) -> AsyncIterat
         await together(check(run, model, renderer, replica.client) for replica in fleet.replicas)
         found = Engines(run=run, model=model, renderer=renderer, engines=engines, fleet=fleet)
         async with watched(found.failure):
-            yield found
+            try:
+                yield found
+            except Exception as error:
+                if failure := found.failure():  # what came of it was noticed before it was
+                    raise failure from error
+                raise
 
 
 async def check(run: Run, model: Path, renderer: Renderer, client: HttpClient) -> None:
