@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator, model_serializer, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, model_serializer, model_validator
 
 from agentrl import plugins
 from agentrl.environment import EnvironmentConfig
@@ -86,9 +86,8 @@ class ServerConfig(Section):
     """A server that is asked over HTTP, and how faults of it are met."""
 
     section: ClassVar[str]
-    """What its keys begin with."""
     url_key: ClassVar[str]
-    """The key that says where it is."""
+    """What its keys begin with, and the one that says where it is."""
     model: str | None = None
     """The model's name at the server."""
     key_env: str | None = None
@@ -121,15 +120,13 @@ class EngineConfig(ServerConfig):
     replicas: int = Field(1, ge=1)
     """vllm: servers that hold the model; each rollout stays with one of them."""
     devices: list[int] = Field(default_factory=list)
-    """vllm: the CUDA devices, shared out evenly among the replicas; those of one hold the model together. None: the
-    CPU."""
+    """vllm: the CUDA devices, as many for each replica, which hold the model together; none: the CPU."""
     gpu_memory_utilization: float | None = Field(None, gt=0, lt=1)
     """vllm: its share of each device's memory; None: vLLM's own 0.9. Set it where trainer and engine share a device."""
     start_timeout_s: float = Field(240.0, gt=0)
     """vllm: how long its start may take."""
-    urls: list[str] = Field(default_factory=list)
-    """Running servers instead of ours, each with the same model; one may be written without brackets. Any server can be
-    evaluated; training needs engine=vllm and servers that take weights, see docs/vllm.md."""
+    urls: Annotated[list[str], BeforeValidator(lambda urls: [urls] if isinstance(urls, str) else urls)] = []
+    """Running servers of one model instead of ours; a single one needs no brackets. See docs/vllm.md."""
     api: Literal["tokens", "chat"] = "tokens"
     """What the servers at `urls` are asked for: tokens, or chat, i.e. messages at any OpenAI-compatible
     URL/chat/completions, e.g. with https://api.openai.com/v1. What comes back is text: evaluated, never trained on.
@@ -140,53 +137,28 @@ class EngineConfig(ServerConfig):
         """The first of `urls`; with api=chat the only one."""
         return self.urls[0] if self.urls else None
 
-    @field_validator("urls", mode="before")
-    @classmethod
-    def _one_is_a_list(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else [] if value is None else value
-
     @model_validator(mode="after")
-    def _chat_has_a_place(self) -> EngineConfig:
+    def _names_its_servers(self) -> EngineConfig:
         if self.api == "chat" and (len(self.urls) != 1 or self.model is None):
             raise ValueError("api=chat asks one server that is running: set engine.urls=…/v1 and engine.model=…")
-        return self
-
-    @model_validator(mode="after")
-    def _urls_once(self) -> EngineConfig:
         if len({url.rstrip("/") for url in self.urls}) != len(self.urls):
             raise ValueError(f"urls names a server twice: {', '.join(map(hide_passwords, self.urls))}")
-        return self
-
-    @model_validator(mode="after")
-    def _even_shares(self) -> EngineConfig:
         if len(self.devices) % self.replicas:
-            raise ValueError(
-                f"devices={self.devices} can't be shared out evenly among replicas={self.replicas}: name as many "
-                "for each"
-            )
-        if len(set(self.devices)) != len(self.devices) or min(self.devices, default=0) < 0:
-            raise ValueError(f"devices={self.devices}: name each GPU once, by its number from 0")
+            raise ValueError(f"devices={self.devices}: name as many for each of replicas={self.replicas}")
         return self
 
     @model_validator(mode="after")
     def _own_keys(self) -> EngineConfig:
         starting = {"replicas", "devices", "gpu_memory_utilization", "start_timeout_s", "cache_gib"}
-        own = {"vllm": starting} | {name: {"cache_tokens"} for name in ("embedded", "scripted")}
-        foreign = set().union(*own.values()) - own[self.name]
-        if wrong := self._set_among(foreign):
-            raise ValueError(
-                f"engine={self.name} has no {', '.join(wrong)}: leave it out, or choose another engine.name"
-            )
-        if self.urls and (wrong := self._set_among(starting)):
-            raise ValueError(
-                f"{', '.join(wrong)}: for servers that we start; those at engine.urls run already, so leave it out"
-            )
+        foreign = {"cache_tokens"} if self.name == "vllm" else starting
+        # By value, for a stored config names every key.
+        default = type(self).model_construct()
+        changed = {key for key in starting | foreign if getattr(self, key) != getattr(default, key)}
+        if wrong := ", ".join(sorted(changed & foreign)):
+            raise ValueError(f"engine={self.name} has no {wrong}: leave it out, or choose another engine.name")
+        if self.urls and (wrong := ", ".join(sorted(changed & starting))):
+            raise ValueError(f"{wrong}: for servers that we start; those at engine.urls run already, so leave it out")
         return self
-
-    def _set_among(self, keys: set[str]) -> list[str]:
-        """Those that aren't at their default: by value, for a stored config names every key."""
-        fields = type(self).model_fields
-        return sorted(key for key in keys if getattr(self, key) != fields[key].get_default(call_default_factory=True))
 
 
 class AlgorithmConfig(Section):

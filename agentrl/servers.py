@@ -138,7 +138,7 @@ async def other_clients(run: Run, renderer: Renderer, gate: ReplyGate) -> list[H
 
 @asynccontextmanager
 async def open_chat(run: Run) -> AsyncIterator[ChatClient]:
-    """The chat endpoint at engine.url, once it has answered: URL, key, model, tools and parameters are then right."""
+    """The chat endpoint at engine.urls, once it has answered: URL, key, model, tools and parameters are then right."""
     config = run.config
     require_open_files(config.rollout.concurrency)
     async with ChatClient(config.engine) as client:

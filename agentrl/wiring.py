@@ -18,7 +18,7 @@ from agentrl.engine.vllm.engine import VllmEngine
 from agentrl.environment import Environment
 from agentrl.errors import ConfigError, EngineFault, ModelError, TemplateError
 from agentrl.gate import check_devices, check_logprob_mode, check_positions, check_sampling
-from agentrl.interrupts import watched
+from agentrl.interrupts import together, watched
 from agentrl.rollout.loop import AgentLoop
 from agentrl.rollout.parsers import make_parser
 from agentrl.rollout.pool import RolloutPool
@@ -143,8 +143,9 @@ class Player:
         policy, run, engines = self.learner[0], self.run, self.engines
         assert engines is not None
         tolerance = CANARY_TOLERANCE[run.config.train.dtype]
-        for replica in engines.fleet.replicas:
-            run.event("gate", **await check_logprob_mode(replica.client, policy, prompt, tolerance))
+        clients = [replica.client for replica in engines.fleet.replicas]
+        for found in await together(check_logprob_mode(client, policy, prompt, tolerance) for client in clients):
+            run.event("gate", **found)
 
     def take_engine_faults(self) -> dict[str, int]:
         """The faults since the last call."""

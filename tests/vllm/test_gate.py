@@ -228,7 +228,7 @@ async def test_a_server_that_is_paused_or_asleep_is_named(attached: Attached) ->
         await evaluate_model(attached.config(), Silent())
     await attached.pair.engine.resume()
     await attached.post("/sleep?level=1")
-    with pytest.raises(ConfigError, match=r"is asleep \(/is_sleeping\)"):
+    with pytest.raises(ConfigError, match=r"is asleep: wake it by POST /wake_up"):
         await attached.train()
     await attached.post("/wake_up")
     facts = await read_facts(attached.pair.engine.url, attached.pair.engine.key)

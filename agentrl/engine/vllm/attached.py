@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import logging
+import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ LOGGER = logging.getLogger(__name__)
 Json = dict[str, Any]
 _TIMEOUT_S = 30.0
 _NO_ROUTE = (403, 404, 405, 501)
+_ASLEEP = re.compile(r'^vllm:engine_sleep_state\{[^}]*sleep_state="awake"[^}]*\} 0', re.MULTILINE)
+"""In /metrics. /is_sleeping says yes of a server that is only paused, too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,7 +97,7 @@ async def read_facts(url: str, key: str | None) -> ServerFacts:
             # An empty body is refused where the route exists, and costs no token.
             generate = await http.post(f"{url}/inference/v1/generate", json={}, headers=headers)
             paused = await http.get(f"{url}/is_paused", headers=headers)
-            asleep = await http.get(f"{url}/is_sleeping", headers=headers)
+            metrics = await http.get(f"{url}/metrics", headers=headers)
             info = await http.get(f"{url}/server_info?config_format=json", headers=headers)
             without_key = await http.get(f"{url}/is_paused")
     except httpx.HTTPError as error:
@@ -104,7 +107,7 @@ async def read_facts(url: str, key: str | None) -> ServerFacts:
         config=_object(info).get("vllm_config"),
         answers_generate=generate.status_code not in _NO_ROUTE,
         is_paused=_object(paused).get("is_paused") is True,
-        is_asleep=_object(asleep).get("is_sleeping") is True,
+        is_asleep=_ASLEEP.search(metrics.text) is not None,
         is_open=_object(without_key).get("is_paused") is not None,
     )
 
@@ -121,7 +124,7 @@ def check_awake(url: str, facts: ServerFacts) -> None:
     where = f"the server at {hide_passwords(url)}"
     if facts.is_asleep:
         raise ConfigError(
-            f"{where} is asleep (/is_sleeping): wake it by POST /wake_up; after a sleep of level 2 its weights are "
+            f"{where} is asleep: wake it by POST /wake_up; after a sleep of level 2 its weights are "
             "gone, so start it anew"
         )
     if facts.is_paused:
