@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,12 @@ from agentrl.engine.vllm.attached import (
 from agentrl.engine.vllm.engine import VllmEngine
 from agentrl.engine.vllm.process import VllmOptions, VllmProcess
 from agentrl.errors import ConfigError, ContextOverflow, EngineError, PublishError
-from agentrl.gate import check_devices, check_logprob_mode, check_vocabulary_size
+from agentrl.gate import check_devices, check_logprob_mode, check_positions, check_vocabulary_size
 from agentrl.progress import Silent, Summary
 from agentrl.rollout.client import SamplingParams
 from agentrl.rollout.fleet import Fleet
 from agentrl.rollout.http_client import HttpClient, ReplyGate
-from agentrl.run import evaluate_model, sent_tensors, train
+from agentrl.run import evaluate_model, resume, sent_tensors, train
 from agentrl.store import Store
 from agentrl.testing.endpoint import Reply, ScriptedEndpoint
 from agentrl.train import tiny
@@ -125,6 +125,26 @@ async def test_training_goes_through_a_running_server_and_leaves_it_running(atta
     assert {call.version for call in calls} == {0, 1}
     await attached.pair.client.generate([5], SamplingParams(max_tokens=1, temperature=1.0, seed=0), "still-there")
     assert not list((Path(summary.paths["folder"]) / "weights").iterdir())
+
+
+class Stopping(Silent):
+    """Ends the run after its first step."""
+
+    def event(self, kind: str, values: dict[str, Any]) -> None:
+        if kind == "step":
+            raise EngineError("stopped by the test")
+
+
+async def test_a_resumed_run_takes_the_server_back_whatever_it_holds(attached: Attached) -> None:
+    """It holds version 1, which has no checkpoint; the run goes on from its start."""
+    config = attached.config("engine=vllm", "train.learning_rate=1e-3", "name=stopped")
+    with pytest.raises(EngineError, match="stopped by the test"):
+        await train(config, Stopping())
+    with Store.open(attached.folder / "agentrl.db") as store:
+        run = store.runs()[0].id
+    summary = await resume(config, Silent(), run)
+    kinds = [record["kind"] for record in metrics(summary) if record["kind"] in ("gate", "step")]
+    assert kinds == ["gate", "step", "gate", "step"]
 
 
 async def test_a_server_without_the_flags_is_told_them(attached: Attached, bare: str) -> None:
@@ -298,7 +318,16 @@ async def test_a_server_that_is_not_there_is_named(attached: Attached) -> None:
         await attached.train(url="http://127.0.0.1:9")
 
 
-FACTS = ServerFacts(config={}, answers_generate=True, is_paused=False, is_asleep=False, is_open=True)
+async def test_a_wrong_key_is_named(attached: Attached, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THE_KEY", "another")
+    with pytest.raises(ConfigError, match=r"refuses the key.*engine\.key_env"):
+        await attached.train()
+
+
+FACTS = ServerFacts(
+    config={"model_config": {"dtype": "torch.float32"}},
+    answers_generate=True, wants_other_key=False, is_paused=False, is_asleep=False, is_open=True,
+)  # fmt: skip
 
 
 async def test_an_open_server_may_be_trained_with_on_loopback_only(
@@ -315,10 +344,7 @@ async def test_an_open_server_may_be_trained_with_on_loopback_only(
 
 def test_a_type_that_rounds_more_than_the_trainer_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     def facts(dtype: str) -> ServerFacts:
-        return ServerFacts(
-            config={"model_config": {"dtype": f"torch.{dtype}"}},
-            answers_generate=True, is_paused=False, is_asleep=False, is_open=False,
-        )  # fmt: skip
+        return replace(FACTS, config={"model_config": {"dtype": f"torch.{dtype}"}})
 
     check_dtype("http://a", facts("float32"), "float32")
     assert not caplog.records
@@ -348,8 +374,6 @@ def test_urls_leave_no_room_for_what_starts_servers(tmp_path: Path) -> None:
 
 
 async def test_a_policy_of_fewer_positions_than_the_window_is_refused(folder: Path, tmp_path: Path) -> None:
-    from agentrl.gate import check_positions
-
     with Policy.load(folder, device="cpu", threads=1) as policy:
         check_positions(small_config(tmp_path, tmp_path, "limits.max_context_tokens=1024"), policy, 4096)
         with pytest.raises(ConfigError, match=r"limits\.max_context_tokens=1024 or less"):

@@ -35,6 +35,7 @@ class ServerFacts:
     """vLLM's whole configuration; None: it doesn't tell."""
     answers_generate: bool
     """Does /inference/v1/generate work?"""
+    wants_other_key: bool
     is_paused: bool
     is_asleep: bool
     is_open: bool
@@ -106,6 +107,7 @@ async def read_facts(url: str, key: str | None) -> ServerFacts:
     return ServerFacts(
         config=_object(info).get("vllm_config"),
         answers_generate=generate.status_code not in _NO_ROUTE,
+        wants_other_key=generate.status_code == 401,
         is_paused=_object(paused).get("is_paused") is True,
         is_asleep=_ASLEEP.search(metrics.text) is not None,
         is_open=_object(without_key).get("is_paused") is not None,
@@ -162,6 +164,11 @@ class AttachedEngine(VllmEngine):
     async def start(self) -> None:
         """Make sure that it can be trained with. Raises ConfigError, which says what it was started without."""
         facts = await read_facts(self.url, self.key)
+        if facts.wants_other_key:
+            raise ConfigError(
+                f"the server at {hide_passwords(self.url)} refuses the key: put its own into an environment "
+                "variable, and name that by engine.key_env"
+            )
         self._check_settings(facts)
         check_awake(self.url, facts)
         check_key(self.url, facts, is_training=True)
