@@ -77,7 +77,7 @@ class Engines:
         await engine.start()
         before, replica.client = replica.client, client_of(self.run, engine, self.fleet.gate)
         await before.close()
-        await check(self.run, self.model, self.renderer, replica.client)
+        await pass_gate(self.run, self.model, self.renderer, replica.client)
         self.run.event("engine_restarted", engine=engine.name)
 
 
@@ -93,7 +93,7 @@ async def open_engines(run: Run, model: Path, renderer: Renderer) -> AsyncIterat
         clients = [client_of(run, engine, gate) for engine in engines]
         fleet = Fleet(clients or await other_clients(run, renderer, gate), gate, RetryPolicy.of(options))
         stack.push_async_callback(fleet.close)
-        await together(check(run, model, renderer, replica.client) for replica in fleet.replicas)
+        await together(pass_gate(run, model, renderer, replica.client) for replica in fleet.replicas)
         found = Engines(run=run, model=model, renderer=renderer, engines=engines, fleet=fleet)
         async with watched(found.failure):
             try:
@@ -104,7 +104,7 @@ async def open_engines(run: Run, model: Path, renderer: Renderer) -> AsyncIterat
                 raise
 
 
-async def check(run: Run, model: Path, renderer: Renderer, client: HttpClient) -> None:
+async def pass_gate(run: Run, model: Path, renderer: Renderer, client: HttpClient) -> None:
     """Open the client, and have its server pass the start gate, as far as no trainer is needed for it."""
     is_training = run.command == "train"
     await client.open()

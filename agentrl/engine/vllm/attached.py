@@ -16,7 +16,7 @@ import httpx
 
 from agentrl.config import hide_passwords
 from agentrl.engine.vllm.engine import VllmEngine
-from agentrl.engine.vllm.process import VllmOptions, VllmProcess
+from agentrl.engine.vllm.process import WEIGHT_BACKEND, VllmOptions, VllmProcess
 from agentrl.errors import ConfigError, EngineError
 
 LOGGER = logging.getLogger(__name__)
@@ -65,9 +65,9 @@ SETTINGS = (
     ),
     Setting(words="--enable-scale-out", for_evaluation=False, is_set=lambda facts: facts.answers_generate),
     Setting(
-        words="""--weight-transfer-config '{"backend": "file"}'""",
+        words=f"""--weight-transfer-config '{{"backend": "{WEIGHT_BACKEND}"}}'""",
         for_evaluation=False,
-        is_set=lambda facts: facts.of("weight_transfer_config", "backend") == "file",
+        is_set=lambda facts: facts.of("weight_transfer_config", "backend") == WEIGHT_BACKEND,
     ),
     Setting(
         words="--worker-extension-cls agentrl.engine.vllm.inside.WorkerExtension",

@@ -30,6 +30,8 @@ LOG_LINES = 15
 MAX_PORTS = 3
 """Tries with another port: one that was free can be taken before the server listens."""
 STOP_S = 20.0
+WEIGHT_BACKEND = "file"
+"""How weights come in, by the name under which `agentrl.engine.vllm.inside` registers it."""
 _FATAL = re.compile(r"\((EngineCore|Worker).*\b\w*(Error|Exception): ")
 _LOOK_S = 0.5
 _TELL_S = 10.0
@@ -81,7 +83,7 @@ class VllmOptions:
         flags = ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", "--enable-scale-out"]
         flags += ["--middleware", "agentrl.engine.vllm.inside.RequireKey"]
         flags += ["--worker-extension-cls", "agentrl.engine.vllm.inside.WorkerExtension"]
-        return [*flags, "--weight-transfer-config", '{"backend": "file"}']
+        return [*flags, "--weight-transfer-config", json.dumps({"backend": WEIGHT_BACKEND})]
 
     def environment(self, key: str) -> dict[str, str]:
         """The server's environment: ours without secrets, and what vLLM reads."""
