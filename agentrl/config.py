@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_serializer, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, model_serializer, model_validator
 
 from agentrl import plugins
 from agentrl.environment import EnvironmentConfig
@@ -86,8 +86,8 @@ class ServerConfig(Section):
     """A server that is asked over HTTP, and how faults of it are met."""
 
     section: ClassVar[str]
-    """What its keys begin with."""
-    url: str | None = None
+    url_key: ClassVar[str]
+    """What its keys begin with, and the one that says where it is."""
     model: str | None = None
     """The model's name at the server."""
     key_env: str | None = None
@@ -106,6 +106,7 @@ class EngineConfig(ServerConfig):
     """The inference server. limits.turn_timeout_s bounds all tries of a turn together."""
 
     section = "engine"
+    url_key = "engine.urls"
     name: Literal["embedded", "vllm", "scripted"] = "embedded"
     """embedded: in this process. vllm: a vLLM server that is started and ended with the run. scripted: one request at a
     time by `agentrl.testing.engine`, so that replies are equal bit for bit."""
@@ -116,38 +117,47 @@ class EngineConfig(ServerConfig):
     """embedded: size of the key-value pool in tokens; one request must fit alone. None: 65,536, or what 1 GiB holds."""
     cache_gib: int = Field(1, ge=1)
     """vllm on a CPU: size of the key-value pool."""
+    replicas: int = Field(1, ge=1)
+    """vllm: servers that hold the model; each rollout stays with one of them."""
     devices: list[int] = Field(default_factory=list)
-    """vllm: the CUDA devices that hold the model together; none: the CPU."""
-    gpu_memory_utilization: float = Field(0.9, gt=0, lt=1)
-    """vllm: its share of each device's memory. Set it where trainer and engine share a device."""
+    """vllm: the CUDA devices, as many for each replica, which hold the model together; none: the CPU."""
+    gpu_memory_utilization: float | None = Field(None, gt=0, lt=1)
+    """vllm: its share of each device's memory; None: vLLM's own 0.9. Set it where trainer and engine share a device."""
     start_timeout_s: float = Field(240.0, gt=0)
     """vllm: how long its start may take."""
-    url: str | None = None
-    """A running server instead of one of ours (evaluation and rollouts only, until weights can be sent to it)."""
+    urls: Annotated[list[str], BeforeValidator(lambda urls: [urls] if isinstance(urls, str) else urls)] = []
+    """Running servers of one model instead of ours; a single one needs no brackets. See docs/vllm.md."""
     api: Literal["tokens", "chat"] = "tokens"
-    """What the server at `url` is asked for: tokens, or chat, i.e. messages at any OpenAI-compatible
-    `url`/chat/completions, e.g. with https://api.openai.com/v1. What comes back is text: evaluated, never trained on.
+    """What the servers at `urls` are asked for: tokens, or chat, i.e. messages at any OpenAI-compatible
+    URL/chat/completions, e.g. with https://api.openai.com/v1. What comes back is text: evaluated, never trained on.
     Its tokens are counted by the tokenizer of model.path where that isn't "tiny", else by the server alone."""
 
+    @property
+    def url(self) -> str | None:
+        """The first of `urls`; with api=chat the only one."""
+        return self.urls[0] if self.urls else None
+
     @model_validator(mode="after")
-    def _chat_has_a_place(self) -> EngineConfig:
-        if self.api == "chat" and (self.url is None or self.model is None):
-            raise ValueError("api=chat asks a server that is running: set engine.url=…/v1 and engine.model=…")
+    def _names_its_servers(self) -> EngineConfig:
+        if self.api == "chat" and (len(self.urls) != 1 or self.model is None):
+            raise ValueError("api=chat asks one server that is running: set engine.urls=…/v1 and engine.model=…")
+        if len({url.rstrip("/") for url in self.urls}) != len(self.urls):
+            raise ValueError(f"urls names a server twice: {', '.join(map(hide_passwords, self.urls))}")
+        if len(self.devices) % self.replicas:
+            raise ValueError(f"devices={self.devices}: name as many for each of replicas={self.replicas}")
         return self
 
     @model_validator(mode="after")
     def _own_keys(self) -> EngineConfig:
-        own = {"vllm": {"cache_gib", "devices", "gpu_memory_utilization", "start_timeout_s"}}
-        own |= {name: {"cache_tokens"} for name in ("embedded", "scripted")}
-        foreign = set().union(*own.values()) - own[self.name]
-        fields = type(self).model_fields
+        starting = {"replicas", "devices", "gpu_memory_utilization", "start_timeout_s", "cache_gib"}
+        foreign = {"cache_tokens"} if self.name == "vllm" else starting
         # By value, for a stored config names every key.
-        if wrong := sorted(
-            key for key in foreign if getattr(self, key) != fields[key].get_default(call_default_factory=True)
-        ):
-            raise ValueError(
-                f"engine={self.name} has no {', '.join(wrong)}: leave it out, or choose another engine.name"
-            )
+        default = type(self).model_construct()
+        changed = {key for key in starting | foreign if getattr(self, key) != getattr(default, key)}
+        if wrong := ", ".join(sorted(changed & foreign)):
+            raise ValueError(f"engine={self.name} has no {wrong}: leave it out, or choose another engine.name")
+        if self.urls and (wrong := ", ".join(sorted(changed & starting))):
+            raise ValueError(f"{wrong}: for servers that we start; those at engine.urls run already, so leave it out")
         return self
 
 
@@ -266,6 +276,7 @@ class ChatConfig(ServerConfig):
     """The endpoint behind `ctx.chat`: whoever plays a user or a judge in an environment. Any OpenAI-compatible one."""
 
     section = "chat"
+    url_key = "chat.url"
     url: str | None = None
     """What the paths of the API are appended to, e.g. http://127.0.0.1:8000/v1."""
     temperature: float = Field(1.0, ge=0.0)
@@ -365,14 +376,15 @@ class RunConfig(Section):
     def public(self) -> dict[str, Any]:
         """The config as stored and printed: secrets are left out."""
         dump = self.model_dump(mode="json")
-        for section in ("store", "engine", "chat"):
+        for section in ("store", "chat"):
             url = dump[section]["url"]
             dump[section]["url"] = None if url is None else hide_passwords(url)
+        dump["engine"]["urls"] = [hide_passwords(url) for url in self.engine.urls]
         return dump
 
     def secrets(self) -> list[str]:
         """The values that must not be written down, as far as the config knows them."""
-        urls = [url for url in (self.store.url, self.engine.url, self.chat.url) if url is not None]
+        urls = [url for url in (self.store.url, *self.engine.urls, self.chat.url) if url is not None]
         found = [password for url in urls for _, password in _PASSWORD.findall(url)]
         keys = [os.environ.get(server.key_env) for server in (self.engine, self.chat) if server.key_env]
         return [*found, *(key for key in keys if key)]

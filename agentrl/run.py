@@ -43,6 +43,7 @@ from agentrl.types import Group, GroupState, Purpose, Task, derive_seed
 from agentrl.wiring import (
     Player,
     Probe,
+    check_trainable,
     demonstrator_sampler,
     devices_of,
     endless,
@@ -61,15 +62,8 @@ from agentrl.wiring import (
 
 async def train(config: RunConfig, watcher: Watcher) -> Summary:
     """Train; returns what summary.json holds."""
-    if config.engine.api == "chat":
-        raise ConfigError(
-            "engine.api=chat: a chat endpoint gives text without ids and logprobs, so nothing can be trained on it; "
-            "measure it by agentrl eval, or leave it out to train"
-        )
-    if config.engine.url is not None:
-        raise ConfigError("engine.url: weights can't be sent to a running server; leave it out to train")
+    check_trainable(config)
     check_tasks(config, "train", "held_out")
-    devices_of(config.train)
     base = await base_model(config, watcher)
     async with open_run(config, "train", watcher, base) as run, open_learner(run, base) as player:
         await register(player)
@@ -277,7 +271,6 @@ async def record(
 async def publish(player: Player, probe: Probe) -> dict[str, float]:
     """Send the weights to the engine and have it prove that it holds them (V2)."""
     policy, _ = player.learner
-    assert player.client is not None
     canary = Canary(
         prompt_ids=probe.prompt_ids,
         forced_ids=probe.forced_ids,
@@ -285,7 +278,7 @@ async def publish(player: Player, probe: Probe) -> dict[str, float]:
         previous=probe.previous,
         noise=player.noise,
     )
-    report = await player.sync.publish(player.version, sent_tensors(policy), canary, player.client)
+    report = await player.publish(sent_tensors(policy), canary)
     player.noise = max(player.noise, report.canary_delta)
     return {
         "publish_seconds": report.seconds,
@@ -319,11 +312,15 @@ async def base_model(config: RunConfig, watcher: Watcher) -> Path:
 
 
 async def prove(player: Player) -> None:
-    """The start gate: trainer and model agree on logprobs, and the engine proves that it has the trainer's weights."""
+    """The start gate: trainer, model and engines agree on logprobs, and each engine proves that it has the weights."""
     policy, _ = player.learner
     prompt = first_prompt(player)
     check_logprobs(policy, prompt)
+    if not player.is_resumed:
+        await player.check_logprob_mode(prompt)
     await publish(player, Probe(policy, prompt[:1], prompt[1:]))
+    if player.is_resumed:  # before, servers that outlived the run may have held any of its weights
+        await player.check_logprob_mode(prompt)
 
 
 def first_prompt(player: Player) -> list[int]:

@@ -14,12 +14,11 @@ from typing import Any, TypeVar
 import torch
 
 from agentrl.config import ModelConfig, RunConfig, SamplingConfig, TrainConfig, hide_passwords
-from agentrl.engine.embedded import EmbeddedEngine
 from agentrl.engine.vllm.engine import VllmEngine
 from agentrl.environment import Environment
 from agentrl.errors import ConfigError, EngineFault, ModelError, TemplateError
-from agentrl.interrupts import watched
-from agentrl.rollout.http_client import HttpClient
+from agentrl.gate import check_devices, check_logprob_mode, check_positions, check_sampling
+from agentrl.interrupts import together, watched
 from agentrl.rollout.loop import AgentLoop
 from agentrl.rollout.parsers import make_parser
 from agentrl.rollout.pool import RolloutPool
@@ -29,8 +28,8 @@ from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.samplers import ChatSampler, EngineSampler, ReplySampler, ScriptedSampler
 from agentrl.rollout.unrendered import Unrendered
 from agentrl.run_folder import Run
-from agentrl.servers import open_chat, open_engine
-from agentrl.sync.base import WeightSync
+from agentrl.servers import Engine, Engines, open_chat, open_engines
+from agentrl.sync.base import Canary, PublishReport, WeightSync
 from agentrl.sync.file import FileSync
 from agentrl.sync.memory import MemorySync
 from agentrl.train import smollm2, tiny
@@ -95,8 +94,8 @@ class Player:
     """Who the policy's replies come from; None: nobody is asked."""
     faults: Counter[EngineFault] = field(default_factory=Counter)
     """Failed tries of requests by kind, also those that a later try made good."""
-    engine: EmbeddedEngine | VllmEngine | None = None
-    client: HttpClient | None = None
+    engines: Engines | None = None
+    """None: a chat endpoint, or nobody, is asked."""
     policy: Policy | None = None
     trainer: Trainer | None = None
     sync: WeightSync[Any] = field(default_factory=MemorySync)
@@ -126,6 +125,28 @@ class Player:
         assert self.sampler is not None
         return make_pool(self.run, self.renderer, self.sampler, window=self.window, sampling=sampling)
 
+    async def publish(self, tensors: Iterator[tuple[str, torch.Tensor]], canary: Canary) -> PublishReport:
+        """Put the version in force on every engine; those that have died are started anew for it.
+
+        Raises PublishError, and EngineError where one doesn't start.
+        """
+        policy, engines = self.learner[0], self.engines
+        assert engines is not None
+        if await engines.revive():
+            self.sync.connect(policy.model, engines.engines)
+        report = await self.sync.publish(self.version, tensors, canary, engines.fleet)
+        engines.readmit()
+        return report
+
+    async def check_logprob_mode(self, prompt: list[int]) -> None:
+        """What each engine samples has the logprobs that the trainer computes (C04, I02). Raises ConfigError."""
+        policy, run, engines = self.learner[0], self.run, self.engines
+        assert engines is not None
+        tolerance = CANARY_TOLERANCE[run.config.train.dtype]
+        clients = [replica.client for replica in engines.fleet.replicas]
+        for found in await together(check_logprob_mode(client, policy, prompt, tolerance) for client in clients):
+            run.event("gate", **found)
+
     def take_engine_faults(self) -> dict[str, int]:
         """The faults since the last call."""
         faults = {str(kind): num for kind, num in self.faults.items()}
@@ -136,35 +157,35 @@ class Player:
         """Of the weights in force; empty where a server of somebody else holds them."""
         if self.policy is not None:
             return self.policy.weights_hash()
-        return "" if self.engine is None else self.engine.weights_hash()
+        engines = self.engines.engines if self.engines else []
+        return engines[0].weights_hash() if engines else ""
 
 
 @asynccontextmanager
 async def open_player(run: Run, model: Path | None) -> AsyncIterator[Player]:
-    """An engine (ours, or the one at engine.url) whose start gate is passed. No model: the run is hosted."""
+    """The engines (ours, or those at engine.urls) whose start gate is passed. No model: the run is hosted."""
     if run.config.engine.api == "chat":
         async with open_hosted(run, model) as player:
             yield player
         return
     assert model is not None
     renderer = await load_renderer(run, model)
-    async with open_engine(run, model, renderer) as (engine, client):
-        sampler = EngineSampler(client)
+    async with open_engines(run, model, renderer) as engines:
+        fleet = engines.fleet
         with collector_spared():
             yield Player(
                 run=run,
                 renderer=renderer,
-                window=client.max_model_len or 0,
-                sampler=lambda env, task: sampler,
-                faults=client.faults,
-                engine=engine,
-                client=client,
+                window=fleet.max_model_len,
+                sampler=lambda env, task: EngineSampler(fleet.conversation()),
+                faults=fleet.faults,
+                engines=engines,
             )
 
 
 @asynccontextmanager
 async def open_hosted(run: Run, model: Path | None) -> AsyncIterator[Player]:
-    """The chat endpoint at engine.url whose start gate is passed; a model's tokenizer, if there is one, counts."""
+    """The chat endpoint at engine.urls whose start gate is passed; a model's tokenizer, if there is one, counts."""
     renderer = hosted_renderer(run) if run.config.is_hosted or model is None else await load_renderer(run, model)
     async with open_chat(run) as client:
         with collector_spared():
@@ -181,11 +202,13 @@ async def open_hosted(run: Run, model: Path | None) -> AsyncIterator[Player]:
 async def open_learner(run: Run, model: Path) -> AsyncIterator[Player]:
     """A player with a policy and its trainer; the engine holds its own copy of the weights."""
     async with open_player(run, model) as player:
-        assert player.engine is not None
+        assert player.engines is not None
         with open_policy(run, model) as policy:
+            check_positions(run.config, policy, player.window)
             player.policy, player.trainer = policy, Trainer(policy, run.config.train, run.config.algorithm)
-            player.sync = open_sync(run, player.engine)
-            player.sync.connect(policy.model, [player.engine])
+            engines = player.engines.engines
+            player.sync = open_sync(run, engines[0])
+            player.sync.connect(policy.model, engines)
             try:
                 async with watched(policy.ranks.failure):
                     yield player
@@ -193,7 +216,7 @@ async def open_learner(run: Run, model: Path) -> AsyncIterator[Player]:
                 player.sync.close()
 
 
-def open_sync(run: Run, engine: EmbeddedEngine | VllmEngine) -> WeightSync[Any]:
+def open_sync(run: Run, engine: Engine) -> WeightSync[Any]:
     """How weights get to an engine of this kind."""
     tolerance = CANARY_TOLERANCE[run.config.train.dtype]
     if isinstance(engine, VllmEngine):
@@ -212,6 +235,22 @@ def open_policy(run: Run, model: Path) -> Policy:
         dtype=getattr(torch, config.dtype),
         activation_checkpointing=config.activation_checkpointing,
     )
+
+
+def check_trainable(config: RunConfig) -> None:
+    """Before anything heavy starts. Raises ConfigError for what can't be trained so."""
+    if config.engine.api == "chat":
+        raise ConfigError(
+            "engine.api=chat: a chat endpoint gives text without ids and logprobs, so nothing can be trained on it; "
+            "measure it by agentrl eval, or leave it out to train"
+        )
+    if config.engine.urls and config.engine.name != "vllm":
+        raise ConfigError(
+            "engine.urls: weights can be sent to running vLLM servers only; say engine=vllm, or leave engine.urls "
+            "out to train"
+        )
+    check_sampling(config)
+    check_devices(config, devices_of(config.train))
 
 
 def devices_of(config: TrainConfig) -> list[str]:

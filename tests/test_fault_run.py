@@ -91,7 +91,7 @@ def test_f04_a_stop_while_the_server_is_down_ends_the_process_with_every_rollout
     tmp_path: Path, cache: Path, endpoint: Endpoint
 ) -> None:
     options = small_overrides(
-        tmp_path, cache, f"engine.url='{endpoint.server.url}'", "engine.max_tries=1000", "engine.retry_wait_s=5",
+        tmp_path, cache, f"engine.urls='{endpoint.server.url}'", "engine.max_tries=1000", "engine.retry_wait_s=5",
         "eval.tasks=16", "name=stopped",
     )  # fmt: skip
     process = subprocess.Popen([*AGENTRL, "eval", "--env", "calculator", *options], stderr=subprocess.PIPE, text=True)
@@ -118,7 +118,7 @@ def test_an_engine_that_dies_stops_the_run_by_name(
     tmp_path: Path, cache: Path, endpoint: Endpoint, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = small_overrides(
-        tmp_path, cache, f"engine.url='{endpoint.server.url}'", "engine.max_tries=2", "engine.retry_wait_s=0.01",
+        tmp_path, cache, f"engine.urls='{endpoint.server.url}'", "engine.max_tries=2", "engine.retry_wait_s=0.01",
         "eval.tasks=16",
     )  # fmt: skip
     assert main(["eval", "--env", "calculator", *options]) == 1

@@ -157,7 +157,7 @@ async def test_a_servers_key_is_not_stored_but_where_it_stands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MY_KEY", "hush")
-    config = small_config(tmp_path, tmp_path, "engine.url='http://127.0.0.1:9'", "engine.key_env=MY_KEY")
+    config = small_config(tmp_path, tmp_path, "engine.urls='http://127.0.0.1:9'", "engine.key_env=MY_KEY")
     with Store.open(tmp_path / "agentrl.db") as store:
         run = await store.create_run("an eval", config.public() | {"command": "eval", "model_folder": "tiny"})
     assert b"hush" not in (tmp_path / "agentrl.db").read_bytes()

@@ -240,7 +240,7 @@ async def test_no_secret_of_a_run_is_in_its_folder_or_database(
 def test_the_config_hides_passwords_of_urls_wherever_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "hush-hush")
     config = small_config(
-        tmp_path, tmp_path, "store.url='postgresql://me:s3cr@t@db/x'", "engine.url='http://me:s3cr@t@host:1'",
+        tmp_path, tmp_path, "store.url='postgresql://me:s3cr@t@db/x'", "engine.urls='http://me:s3cr@t@host:1'",
         "engine.key_env=MY_KEY",
     )  # fmt: skip
     assert config.secrets() == ["s3cr@t", "s3cr@t", "hush-hush"]

@@ -70,6 +70,15 @@ class Display:
             lines.append("the chat template prints today's date: prompts of another day differ")
         return "\n".join(f"  {line}" for line in lines)
 
+    def _gate_line(self, values: dict[str, Any]) -> str:
+        return ""
+
+    def _engine_lost_line(self, values: dict[str, Any]) -> str:
+        return f"  engine {values['engine']} is lost: {values['error'].partition(chr(10))[0]}"
+
+    def _engine_restarted_line(self, values: dict[str, Any]) -> str:
+        return f"  engine {values['engine']} was started anew"
+
     def _sft_line(self, values: dict[str, Any]) -> str:
         done = values["ordinal"] + 1
         return f"  sft {done:4d}  loss {number(values['loss'])}" if done % 25 == 0 else ""

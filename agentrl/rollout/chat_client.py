@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from agentrl.config import ServerConfig, hide_passwords
+from agentrl.config import ChatConfig, EngineConfig, hide_passwords
 from agentrl.errors import EngineError, EngineFault
 from agentrl.rollout.chat_messages import Completion, Json, read_completion, to_request
 from agentrl.rollout.retry import RetryPolicy, repeat
@@ -41,7 +41,7 @@ class ChatReply:
 class ChatClient:
     """One chat endpoint. It connects when first asked; close it at the end."""
 
-    def __init__(self, config: ServerConfig, **sampling: Any) -> None:
+    def __init__(self, config: ChatConfig | EngineConfig, **sampling: Any) -> None:
         """`sampling`: what each request asks for where it says nothing else.
 
         Raises ConfigError where the variable that should hold the key isn't set.
@@ -63,7 +63,7 @@ class ChatClient:
             connect_timeout_s=config.connect_timeout_s,
             section=config.section,
             max_reply_bytes=MAX_REPLY_BYTES,
-            hints={404: f"; {config.section}.url ends before {PATH}, mostly in /v1, or the model's name is wrong"},
+            hints={404: f"; {config.url_key} ends before {PATH}, mostly in /v1, or the model's name is wrong"},
         )
 
     async def __aenter__(self) -> Self:
@@ -84,7 +84,7 @@ class ChatClient:
         `sampling`: parameters by OpenAI's names. One that is None isn't sent, nor one that the endpoint has refused.
         """
         if self.config.url is None:
-            raise EngineError(f"no endpoint is set to ask: {self.config.section}.url=… {self.config.section}.model=…")
+            raise EngineError(f"no endpoint is set to ask: {self.config.url_key}=… {self.config.section}.model=…")
         body: Json = {"model": self.config.model, "messages": [to_request(message) for message in messages]}
         body |= {"tools": list(tools)} if tools else {}
         wanted = self.sampling | sampling

@@ -154,19 +154,20 @@ class HttpClient:
         A server without /tokenize passes. Raises EngineError, which names a text that the two read differently.
         """
         everything = " ".join([*control_strings, _SAMPLE])
-        if await self._tokenized(everything) in (None, encode(everything)):
+        if await self.tokenized(prompt=everything) in (None, encode(everything)):
             return
         for text in [*control_strings, _SAMPLE, everything]:
-            theirs, ours = await self._tokenized(text), encode(text)
+            theirs, ours = await self.tokenized(prompt=text), encode(text)
             if theirs != ours:
                 what = (
                     f"reads {text[:100]!r} as {theirs}, where the tokenizer of model.path gives {ours}: another model "
                 )
                 raise self._refused(_TOKENIZE, "start", what + "or revision is served; serve the one of model.path")
 
-    async def _tokenized(self, text: str) -> list[int] | None:
-        """The server's ids of a text; None where it doesn't tell, or in another form than vLLM's."""
-        body = {"model": self._model, "prompt": text, "add_special_tokens": False}
+    async def tokenized(self, **text: Any) -> list[int] | None:
+        """The server's ids of a text (prompt=…) or a conversation (messages=…); None where it doesn't tell, or in
+        another form than vLLM's."""
+        body = {"model": self._model, "add_special_tokens": False, **text}
         response = await self._http.request("POST", _TOKENIZE, body, "start")
         try:
             ids = json.loads(response.body)["tokens"] if response.status == 200 else None
@@ -231,7 +232,9 @@ class HttpClient:
         common = {"model": self._model, "return_token_ids": True}
         if self._path == _GENERATE:
             return {"token_ids": ids, "sampling_params": parameters, **common}
-        return {"prompt": ids, **parameters, **common}
+        # What isn't said here is filled in from the model's generation config.
+        neutral = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "min_p": 0.0}
+        return {"prompt": ids, **parameters, **neutral, **common}
 
     def _caller_version(self, version_before: int | None, request_id: str) -> int:
         version = self._named_version()

@@ -120,7 +120,7 @@ def test_eval_of_a_running_server(
 ) -> None:
     monkeypatch.setenv("MY_KEY", "hush")
     with endpoint(key="hush") as url:
-        assert main(["eval", *overrides(place, f"engine.url='{url}'", "engine.key_env=MY_KEY")]) == 0
+        assert main(["eval", *overrides(place, f"engine.urls='{url}'", "engine.key_env=MY_KEY")]) == 0
     assert "held-out success (greedy): 0.000" in capsys.readouterr().out
     assert b"hush" not in (place[0] / "agentrl.db").read_bytes()
 
@@ -130,7 +130,7 @@ def test_a13_an_evaluation_goes_on_where_a_server_gives_text_alone(
 ) -> None:
     """What was sampled is not known then, so its turns say that their ids were made from text, and have no logprobs."""
     with endpoint(only_text=lambda ids: "Answer: 5") as url:
-        assert main(["eval", *overrides(place, f"engine.url='{url}'")]) == 0
+        assert main(["eval", *overrides(place, f"engine.urls='{url}'")]) == 0
     # It is the right answer to one of the five tasks.
     assert "held-out success (greedy): 0.200" in capsys.readouterr().out
     assert "text and no ids" in caplog.text
@@ -145,7 +145,7 @@ def test_a_server_that_doesnt_know_its_window_can_be_told_it(
     place: tuple[Path, Path], model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with endpoint(max_model_len=0) as url:
-        told = overrides(place, f"engine.url='{url}'", "eval.sampled=false")
+        told = overrides(place, f"engine.urls='{url}'", "eval.sampled=false")
         assert main(["eval", *told]) == 1
         assert "set limits.max_context_tokens" in capsys.readouterr().err
         assert main(["eval", *told, "limits.max_context_tokens=500"]) == 0
@@ -159,7 +159,7 @@ def say(messages: list[dict[str, Any]]) -> str | ChatSays:
 
 
 def chat_overrides(place: tuple[Path, Path], url: str, *more: str) -> list[str]:
-    return overrides(place, f"engine.url='{url}'", "engine.api=chat", "engine.model=big-one", *more)
+    return overrides(place, f"engine.urls='{url}'", "engine.api=chat", "engine.model=big-one", *more)
 
 
 def played(place: tuple[Path, Path]) -> list[Turn]:
@@ -219,8 +219,8 @@ def test_nothing_is_trained_on_a_chat_endpoint(
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (["engine.model=null"], "set engine.url=…/v1 and engine.model=…"),
-        (["engine.url=null"], "set engine.url=…/v1 and engine.model=…"),
+        (["engine.model=null"], "set engine.urls=…/v1 and engine.model=…"),
+        (["engine.urls=[]"], "set engine.urls=…/v1 and engine.model=…"),
         (["limits.max_context_tokens=100"], "name the model's by model.path=…"),
         (["engine.key_env=NO_SUCH_KEY"], "engine.key_env=NO_SUCH_KEY"),
     ],
@@ -234,7 +234,7 @@ def test_a_hosted_evaluation_that_cant_be_is_refused_at_start(
 
 
 @pytest.mark.parametrize(
-    ("faults", "says"), [([401], "engine.key_env"), ([404], "engine.url ends before"), ([400], "broken on purpose")]
+    ("faults", "says"), [([401], "engine.key_env"), ([404], "engine.urls ends before"), ([400], "broken on purpose")]
 )
 def test_a_chat_endpoint_that_refuses_stops_the_run_at_start(
     faults: list[int | ChatFault], says: str, place: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
@@ -259,13 +259,13 @@ def test_A02_an_endpoint_that_cant_be_recorded_stops_the_run_at_start(
 ) -> None:
     capsys.readouterr()
     with endpoint(fault) as url:
-        assert main(["eval", *overrides(place, f"engine.url='{url}'")]) == 1
+        assert main(["eval", *overrides(place, f"engine.urls='{url}'")]) == 1
     err = capsys.readouterr().err
     assert says in err and url in err and len(err.strip().splitlines()) == 1
 
 
 def test_a_dead_endpoint_is_named(place: tuple[Path, Path], model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["eval", *overrides(place, "engine.url='http://127.0.0.1:9'")]) == 1
+    assert main(["eval", *overrides(place, "engine.urls='http://127.0.0.1:9'")]) == 1
     assert "http://127.0.0.1:9" in capsys.readouterr().err
 
 

@@ -45,7 +45,7 @@ async def converse(
     env: type[Toy] = Toy,
     **engine: Any,
 ) -> Sample:
-    config = EngineConfig(**{"api": "chat", "url": server.url, "model": "m", "retry_wait_s": 0.01, **engine})
+    config = EngineConfig(**{"api": "chat", "urls": [server.url], "model": "m", "retry_wait_s": 0.01, **engine})
     renderer = renderer or Unrendered()
     async with ChatClient(config) as client:
         sampler = lambda env, task: ChatSampler(client, renderer, env)  # noqa: E731
@@ -250,7 +250,7 @@ async def test_a_server_is_left_alone_for_as_long_as_it_asks() -> None:
     [
         ([500] * 4, "HTTP 500: broken on purpose"),
         ([400], "HTTP 400: broken on purpose"),
-        ([404], "engine.url ends before /chat/completions"),
+        ([404], "engine.urls ends before /chat/completions"),
         (["garbage"] * 4, "no JSON object"),
         (["no_choices"] * 4, "no chat completion"),
         (["flood"], "longer than 8388608 bytes"),

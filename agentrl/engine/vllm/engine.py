@@ -29,7 +29,9 @@ class VllmEngine:
 
     def __init__(self, options: VllmOptions, on_wait: Callable[[float], None] = lambda seconds: None) -> None:
         self.name = options.name
-        """The served model's name, and this engine's in records and errors."""
+        """This engine's name in records and errors."""
+        self.model = options.name
+        """The name that the model is served under."""
         self.version = 0
         """The version that it was told it holds."""
         self._options = options
@@ -122,7 +124,7 @@ class VllmEngine:
         away.
         """
         sampling = {"max_tokens": 1, "temperature": 1.0, "seed": 0, "logprobs": 0, "prompt_logprobs": 0}
-        body = {"token_ids": prompt_ids + forced_ids, "sampling_params": sampling, "model": self.name}
+        body = {"token_ids": prompt_ids + forced_ids, "sampling_params": sampling, "model": self.model}
         answer = await self._post("/inference/v1/generate", body)
         given = answer["prompt_logprobs"][len(prompt_ids) :]
         logprobs = [float(entry[str(id)]["logprob"]) for entry, id in zip(given, forced_ids, strict=True)]

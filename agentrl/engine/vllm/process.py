@@ -30,6 +30,8 @@ LOG_LINES = 15
 MAX_PORTS = 3
 """Tries with another port: one that was free can be taken before the server listens."""
 STOP_S = 20.0
+WEIGHT_BACKEND = "file"
+"""How weights come in, by the name under which `agentrl.engine.vllm.inside` registers it."""
 _FATAL = re.compile(r"\((EngineCore|Worker).*\b\w*(Error|Exception): ")
 _LOOK_S = 0.5
 _TELL_S = 10.0
@@ -51,7 +53,8 @@ class VllmOptions:
     """Key-value cache on a CPU."""
     devices: tuple[int, ...] = ()
     """CUDA devices; none: the CPU."""
-    gpu_memory_utilization: float = 0.9
+    gpu_memory_utilization: float | None = None
+    """None: vLLM's own default."""
     dtype: str = "float32"
     secrets: tuple[str, ...] = ()
     """Values that the server's environment must not hold."""
@@ -60,23 +63,27 @@ class VllmOptions:
         """vLLM's command line; the key is not in it, since others can read it."""
         flags = ["--model", str(self.model), "--served-model-name", self.name]
         flags += ["--host", "127.0.0.1", "--port", str(port)]
-        # Logprobs of the distribution that is sampled from; no defaults from the model's generation config.
-        flags += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", "--enable-scale-out"]
-        flags += ["--middleware", "agentrl.engine.vllm.inside.RequireKey"]
-        flags += ["--worker-extension-cls", "agentrl.engine.vllm.inside.WorkerExtension"]
-        flags += ["--weight-transfer-config", '{"backend": "file"}', "--dtype", self.dtype]
-        flags += ["--uvicorn-log-level", "warning"]
+        flags += [*self.training_flags(), "--dtype", self.dtype, "--uvicorn-log-level", "warning"]
         if self.max_model_len is not None:
             flags += ["--max-model-len", str(self.max_model_len)]
         if self.devices:
             flags += ["--max-num-batched-tokens", str(self.max_batch_tokens)]
-            flags += ["--gpu-memory-utilization", str(self.gpu_memory_utilization)]
+            if self.gpu_memory_utilization is not None:
+                flags += ["--gpu-memory-utilization", str(self.gpu_memory_utilization)]
             return [*flags, "--tensor-parallel-size", str(len(self.devices))]
         # A prompt that is read in parts ends a CPU engine where a request has a seed (a CPU's generator has no offset).
         num_tokens = max(self.max_batch_tokens, self.max_model_len or _window(self.model))
         flags += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(num_tokens)]
         # One process, no compilation: a start takes half as long. Blocks of 32: prefixes are shared from there on.
         return [*flags, "--enforce-eager", "--distributed-executor-backend", "uni", "--block-size", "32"]
+
+    def training_flags(self) -> list[str]:
+        """What any server needs that is trained with, also one that we don't start."""
+        # Logprobs of the distribution that is sampled from; no defaults from the model's generation config.
+        flags = ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", "--enable-scale-out"]
+        flags += ["--middleware", "agentrl.engine.vllm.inside.RequireKey"]
+        flags += ["--worker-extension-cls", "agentrl.engine.vllm.inside.WorkerExtension"]
+        return [*flags, "--weight-transfer-config", json.dumps({"backend": WEIGHT_BACKEND})]
 
     def environment(self, key: str) -> dict[str, str]:
         """The server's environment: ours without secrets, and what vLLM reads."""
