@@ -385,15 +385,19 @@ def _refused(parsed: ParsedCall, tools: Mapping[str, Tool], form: str) -> ToolRe
 
 
 def _engine_calls(generation: Generation, params: SamplingParams) -> list[EngineCall]:
-    return [
-        EngineCall(
-            start=span.start,
-            end=span.end,
-            version=span.version,
-            request_id=generation.request_id,
-            engine=generation.engine,
-            finish_reason=generation.finish_reason,
-            sampling=generation.sampling or params.to_json(),
-        )
-        for span in generation.spans
-    ]
+    calls: list[EngineCall] = []
+    for part in generation.parts or (generation,):
+        start = calls[-1].end if calls else 0
+        calls += [
+            EngineCall(
+                start=start + span.start,
+                end=start + span.end,
+                version=span.version,
+                request_id=part.request_id,
+                engine=part.engine,
+                finish_reason=part.finish_reason,
+                sampling=part.sampling or params.to_json(),
+            )
+            for span in part.spans
+        ]
+    return calls

@@ -36,8 +36,8 @@ from agentrl.testing.endpoint_faults import (
 )
 
 __all__ = ["FAULTS", "Fault", "FaultPlan", "Reply", "Script", "ScriptedEndpoint", "SeenRequest", "by_turn"]
-_TURN = re.compile(r"-(\d+)(?:-try\d+)?$")
-"""A rollout's request id ends in the index of its turn."""
+_TURN = re.compile(r"-(\d+)(?:-call\d+)?(?:-try\d+)?$")
+"""A rollout's request id ends in the index of its turn, and in the numbers of a further call and try."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -48,7 +48,7 @@ class Reply:
     logprobs: list[float] | None = None
     """None: -0.5 for each id."""
     version: int = 0
-    finish_reason: Literal["stop", "length"] = "stop"
+    finish_reason: Literal["stop", "length", "abort"] = "stop"
 
 
 @dataclass(kw_only=True, slots=True)
