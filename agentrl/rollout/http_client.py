@@ -213,7 +213,7 @@ class HttpClient:
 
     async def generate_once(self, ids: list[int], sampling: SamplingParams, request_id: str) -> Generation:
         """One try of `generate`."""
-        await self._gate.passed()  # what is sent while weights change could mix old and new under one salt
+        await self._pass_gate(request_id)  # what is sent while weights change could mix old and new under one salt
         version_before = self._named_version()
         body = self._body(ids, sampling) | {"request_id": request_id, "cache_salt": self._gate.salt}
         try:
@@ -223,10 +223,7 @@ class HttpClient:
                 await self._abort(request_id)
             raise
         version_after = self._named_version()  # before the gate: what arrives ahead of new weights is of the old ones
-        failure = await self._gate.passed()
-        if failure is not None:
-            what = f"its reply comes from weights that were not proved: {failure}"
-            raise self._error(request_id, what, EngineFault.UNPROVED)
+        await self._pass_gate(request_id)
         reader = ReplyReader(
             request_id=request_id,
             engine=self.name,
@@ -238,6 +235,12 @@ class HttpClient:
             encode_text=self._encode_text,
         )
         return reader.read(answer)
+
+    async def _pass_gate(self, request_id: str) -> None:
+        failure = await self._gate.passed()
+        if failure is not None:
+            what = f"the engine's weights were not proved: {failure}"
+            raise self._error(request_id, what, EngineFault.UNPROVED)
 
     async def _abort(self, request_id: str) -> None:
         """Have the server drop a request whose reply won't arrive, where it offers that: nobody waits for it.
