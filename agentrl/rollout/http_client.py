@@ -112,7 +112,8 @@ class HttpClient:
         self._model = model
         self._version = version
         self._retry = retry or RetryPolicy()
-        self._gate = gate or ReplyGate()
+        self.gate = gate or ReplyGate()
+        """Where replies wait while weights change."""
         self._encode_text = encode_text
         self._path = _GENERATE
         self._can_abort = True
@@ -197,7 +198,7 @@ class HttpClient:
     @contextmanager
     def hold(self) -> Iterator[None]:
         """See ReplyGate.hold."""
-        with self._gate.hold():
+        with self.gate.hold():
             yield
 
     async def generate(self, ids: list[int], sampling: SamplingParams, request_id: str) -> Generation:
@@ -215,7 +216,7 @@ class HttpClient:
         """One try of `generate`."""
         await self._pass_gate(request_id)  # what is sent while weights change could mix old and new under one salt
         version_before = self._named_version()
-        body = self._body(ids, sampling) | {"request_id": request_id, "cache_salt": self._gate.salt}
+        body = self._body(ids, sampling) | {"request_id": request_id, "cache_salt": self.gate.salt}
         try:
             answer = await self._http.ask("POST", self._path, body, request_id)
         except EngineError as error:
@@ -237,7 +238,7 @@ class HttpClient:
         return reader.read(answer)
 
     async def _pass_gate(self, request_id: str) -> None:
-        failure = await self._gate.passed()
+        failure = await self.gate.passed()
         if failure is not None:
             what = f"the engine's weights were not proved: {failure}"
             raise self._error(request_id, what, EngineFault.UNPROVED)
