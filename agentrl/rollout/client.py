@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal, Protocol
 
-from agentrl.types import Message, Sampler
+from agentrl.types import EngineCall, Message, Sampler
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,6 +74,25 @@ class Generation:
             ],
             parts=tuple(parts),
         )
+
+    def calls(self, params: SamplingParams) -> list[EngineCall]:
+        """What a turn that was asked for with `params` records of each call: one entry for each of its spans."""
+        calls: list[EngineCall] = []
+        for part in self.parts or (self,):
+            start = calls[-1].end if calls else 0
+            calls += [
+                EngineCall(
+                    start=start + span.start,
+                    end=start + span.end,
+                    version=span.version,
+                    request_id=part.request_id,
+                    engine=part.engine,
+                    finish_reason=part.finish_reason,
+                    sampling=part.sampling or params.to_json(),
+                )
+                for span in part.spans
+            ]
+        return calls
 
     @property
     def num_sampled(self) -> int:
