@@ -36,7 +36,13 @@ def test_the_text_is_read_over_all_labels() -> None:
         "num_preemptions": 0.0,
         "num_generated_tokens": 12.0,
     }
-    assert read("<html>") == ({}, {})
+    for text in (
+        "<html>",
+        "vllm:num_requests_running{} abc",
+        "vllm:num_requests_running NaN",
+        "vllm:kv_cache_usage_perc",
+    ):
+        assert read(text) == ({}, {})
 
 
 class Telling:

@@ -21,6 +21,7 @@ from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.retry import RetryPolicy
 from agentrl.rollout.samplers import EngineSampler
 from agentrl.run import sent_tensors
+from agentrl.testing.endpoint import Reply, ScriptedEndpoint
 from agentrl.testing.memory import MemoryRecorder
 from agentrl.testing.proxy import GENERATE, FaultyProxy
 from agentrl.testing.toy import Toy, ToyConfig
@@ -159,6 +160,17 @@ async def proxied(pair: Pair, **options: object) -> AsyncIterator[HttpClient]:
         key, version = pair.engine.key, lambda: pair.engine.version
         async with HttpClient(proxy.url, key=key, version=version, retry=FAST, gate=pair.client.gate) as client:
             yield client
+
+
+async def test_the_scripted_endpoint_takes_an_abort_as_vllm_does(pair: Pair) -> None:
+    body = {"request_ids": ["generate-tokens-r"]}
+    async with ScriptedEndpoint(lambda seen: Reply(ids=[1]), key=pair.engine.key) as endpoint:
+        answers = []
+        for url in (pair.engine.url, endpoint.url):
+            for headers in ({"Authorization": f"Bearer {pair.engine.key}"}, {}):
+                async with httpx.AsyncClient(headers=headers) as http:
+                    answers.append((await http.post(url + "/inference/v1/abort_requests", json=body)).status_code)
+    assert answers == [200, 401, 200, 401] and endpoint.aborted == body["request_ids"]
 
 
 # ---- without spans ----
