@@ -30,7 +30,7 @@ COUNTERS = {
     "vllm:generation_tokens_total": "num_generated_tokens",
 }
 """What only grows, but for a server that starts anew. Summed over engines."""
-_LINE = re.compile(r"^(vllm:\w+)(?:\{.*\})? ([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\b", re.MULTILINE)
+_LINE = re.compile(r"^(vllm:\w+)(?:\{.*\})? ([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)(?=\s|$)", re.MULTILINE)
 
 
 class Metered(Protocol):
