@@ -96,6 +96,10 @@ class EngineFault(StrEnum):
     """Missing, too few, NaN, null, infinite, or a stand-in for minus infinity."""
     UNPROVED = "unproved"
     """A reply from weights that the engine hasn't proved to hold (V2)."""
+    MIXED = "mixed"
+    """Weights changed while it was sampled, and the server can't say which ids came from which."""
+    ABORTED = "aborted"
+    """Cut by the server again and again without a single id."""
     OTHER = "other"
 
     @property
@@ -105,7 +109,14 @@ class EngineFault(StrEnum):
 
 
 _TRANSIENT = frozenset(
-    {EngineFault.CONNECTION, EngineFault.TIMEOUT, EngineFault.BUSY, EngineFault.SERVER, EngineFault.GARBAGE}
+    {
+        EngineFault.CONNECTION,
+        EngineFault.TIMEOUT,
+        EngineFault.BUSY,
+        EngineFault.SERVER,
+        EngineFault.GARBAGE,
+        EngineFault.MIXED,
+    }
 )
 
 

@@ -28,6 +28,7 @@ from agentrl.evaluation import EvalResult, summarize
 from agentrl.interrupts import uninterrupted
 from agentrl.place import at
 from agentrl.progress import Summary, Watcher, phase, plain, rollout_metrics
+from agentrl.rollout.meter import metered
 from agentrl.rollout.pool import RolloutPool
 from agentrl.rollout.renderer import Renderer
 from agentrl.run_folder import Run, check_tasks, heartbeat, lease_seconds, open_run, reopen_run
@@ -166,11 +167,13 @@ async def step(player: Player, ordinal: int, tasks: Sequence[Task]) -> None:
     """Collect, learn, publish; one record in the store and one in the metrics."""
     run, config = player.run, player.run.config
     seconds: dict[str, float] = {}
+    assert player.engines is not None
     with phase(seconds, "rollout"):
         pool = player.pool(config.sampling)
-        groups = await collect(player, pool, tasks, purpose=Purpose.TRAIN, size=config.algorithm.group_size)
+        async with metered(player.engines.fleet.clients) as engine:
+            groups = await collect(player, pool, tasks, purpose=Purpose.TRAIN, size=config.algorithm.group_size)
     with phase(seconds, "train"):
-        metrics, probe = await learn(player, ordinal, groups)
+        metrics, probe = await learn(player, ordinal, groups, {"engine": engine} if engine else {})
     with phase(seconds, "sync"):
         metrics |= {} if probe is None else await publish(player, probe)
     run.add_seconds(seconds)
@@ -216,8 +219,13 @@ async def plan(player: Player, tasks: Sequence[Task], purpose: Purpose, size: in
     return list(await asyncio.gather(*map(group_at, ordinals, tasks)))
 
 
-async def learn(player: Player, ordinal: int, groups: Sequence[Group]) -> tuple[dict[str, Any], Probe | None]:
-    """One step on stored groups: Rows, advantages, scores, update, lineage. The probe is None without an update."""
+async def learn(
+    player: Player, ordinal: int, groups: Sequence[Group], measured: dict[str, Any]
+) -> tuple[dict[str, Any], Probe | None]:
+    """One step on stored groups: Rows, advantages, scores, update, lineage. The probe is None without an update.
+
+    `measured`: what goes into the step's record beside the step's own metrics.
+    """
     run, store, (policy, trainer) = player.run, player.run.store, player.learner
     usable = await _drop_unmeasured(run, groups)
     step_id = await store.begin_step(run.id, ordinal=ordinal, version=player.version)
@@ -234,7 +242,7 @@ async def learn(player: Player, ordinal: int, groups: Sequence[Group]) -> tuple[
     probe = Probe.of(policy, usable)
     mismatch = await uninterrupted(asyncio.to_thread(trainer.score, rows))
     player.noise = np.nanmax([player.noise, mismatch["mismatch_logprob_max"]])
-    measured = advantages.metrics() | mismatch | {"num_dropped_groups": len(groups) - len(usable)}
+    measured = measured | advantages.metrics() | mismatch | {"num_dropped_groups": len(groups) - len(usable)}
     measured |= {"num_row_tokens": sum(len(row.ids) for row in rows if row.live)}
     metrics = await uninterrupted(update(player, step_id, ordinal, rows, measured))
     await asyncio.gather(*(store.queue.archive(group.id) for group in usable))

@@ -143,7 +143,7 @@ class Player:
         policy, run, engines = self.learner[0], self.run, self.engines
         assert engines is not None
         tolerance = CANARY_TOLERANCE[run.config.train.dtype]
-        clients = [replica.client for replica in engines.fleet.replicas]
+        clients = engines.fleet.clients
         for found in await together(check_logprob_mode(client, policy, prompt, tolerance) for client in clients):
             run.event("gate", **found)
 

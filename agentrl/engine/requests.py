@@ -79,11 +79,12 @@ class _Sampling(_Body):
 
 
 class GenerateBody(_Body):
-    """POST /inference/v1/generate."""
+    """POST /inference/v1/generate. `cache_salt` is kept without doing anything: no prefix is shared here."""
 
     token_ids: list[Id] = Field(min_length=1)
     sampling_params: _Sampling = _Sampling()
     request_id: str | None = Field(None, min_length=1, max_length=256)
+    cache_salt: str | None = Field(None, min_length=1, max_length=128)
     model: str | None = None
     return_token_ids: bool = False
     output_mode: Literal["tokens"] = "tokens"
@@ -98,6 +99,7 @@ class CompletionBody(_Sampling):
     max_tokens: int | None = Field(16, ge=1)
     return_token_ids: bool = False
     request_id: str | None = Field(None, min_length=1, max_length=256)
+    cache_salt: str | None = Field(None, min_length=1, max_length=128)
     stream: Literal[False] = False
 
 

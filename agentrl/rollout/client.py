@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, Literal, Protocol
 
-from agentrl.types import Message, Sampler
+from agentrl.types import EngineCall, Message, Sampler
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +53,46 @@ class Generation:
     num_tokens: int | None = None
     """How many tokens the server says that it sampled, where that isn't the number of ids."""
     sampling: dict[str, Any] | None = None
-    """What was really asked for, where the server takes only some of the parameters."""
+    """What was really asked for, where that isn't all of the turn's parameters."""
+    parts: tuple[Generation, ...] = ()
+    """The calls behind it, in order, where a reply that was cut was continued."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[Generation]) -> Generation:
+        """One reply of the calls that sampled it one after the other, each from where the one before was cut."""
+        if len(parts) == 1:
+            return parts[0]
+        starts = [0, *accumulate(len(part.ids) for part in parts)]
+        return replace(
+            parts[-1],
+            ids=[id for part in parts for id in part.ids],
+            logprobs=[logprob for part in parts for logprob in part.logprobs],
+            spans=[
+                VersionSpan(version=span.version, start=start + span.start, end=start + span.end)
+                for start, part in zip(starts, parts, strict=False)
+                for span in part.spans
+            ],
+            parts=tuple(parts),
+        )
+
+    def calls(self, params: SamplingParams) -> list[EngineCall]:
+        """What a turn that was asked for with `params` records of each call: one entry for each of its spans."""
+        calls: list[EngineCall] = []
+        for part in self.parts or (self,):
+            start = calls[-1].end if calls else 0
+            calls += [
+                EngineCall(
+                    start=start + span.start,
+                    end=start + span.end,
+                    version=span.version,
+                    request_id=part.request_id,
+                    engine=part.engine,
+                    finish_reason=part.finish_reason,
+                    sampling=part.sampling or params.to_json(),
+                )
+                for span in part.spans
+            ]
+        return calls
 
     @property
     def num_sampled(self) -> int:

@@ -51,6 +51,11 @@ class Fleet:
         self.gate = gate
 
     @property
+    def clients(self) -> list[HttpClient]:
+        """One for each replica."""
+        return [replica.client for replica in self.replicas]
+
+    @property
     def max_model_len(self) -> int:
         """The context window that every replica has, in tokens."""
         return min(replica.client.max_model_len or 0 for replica in self.replicas)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 from agentrl.errors import EngineError, EngineFault
@@ -27,6 +28,11 @@ LOGGER = logging.getLogger(__name__)
 _GENERATE = "/inference/v1/generate"
 _COMPLETIONS = "/v1/completions"
 _TOKENIZE = "/tokenize"
+_ABORT = "/inference/v1/abort_requests"
+_METRICS = "/metrics"
+_NOT_OFFERED = (403, 404, 405, 501)
+"""Statuses of a path that the server doesn't have, or has switched off."""
+ABORT_TIMEOUT_S = 2.0
 _SAMPLE = "The quick brown fox: 3.14 × 2 = 6,28\n\tdef f(x):  return x  # naïve 日本語 🙂"
 
 
@@ -34,7 +40,11 @@ class ReplyGate:
     """Holds replies back while weights change (V2). One gate may serve several clients; use it in one event loop."""
 
     def __init__(self) -> None:
+        self.salt = ""
+        """Of the engine's prefix cache: another with each hold, so that no request that is sent after it can be served
+        from what older weights have cached, not even where the engine's own reset does nothing (I01)."""
         self._num_holds = 0
+        self._renew_salt()
         self._failure: str | None = None
         self._open = asyncio.Event()
         self._open.set()
@@ -45,6 +55,7 @@ class ReplyGate:
         hold ends well: the weights behind them are not proved."""
         self._num_holds += 1
         self._open.clear()
+        self._renew_salt()
         failure = None
         try:
             yield
@@ -56,6 +67,9 @@ class ReplyGate:
             self._failure = failure
             if self._num_holds == 0:
                 self._open.set()
+
+    def _renew_salt(self) -> None:
+        self.salt = secrets.token_hex(8)
 
     async def passed(self) -> str | None:
         """Wait until nothing holds; None, or why replies must not be used."""
@@ -98,9 +112,12 @@ class HttpClient:
         self._model = model
         self._version = version
         self._retry = retry or RetryPolicy()
-        self._gate = gate or ReplyGate()
+        self.gate = gate or ReplyGate()
+        """Where replies wait while weights change."""
         self._encode_text = encode_text
         self._path = _GENERATE
+        self._can_abort = True
+        """Until the server says that it can't."""
 
     async def __aenter__(self) -> Self:
         try:
@@ -128,7 +145,7 @@ class HttpClient:
         self._model, self.max_model_len = str(card["id"]), card.get("max_model_len")
         # An empty body is refused where the endpoint exists (400, 422), and costs no token.
         status = (await self._http.request("POST", _GENERATE, {}, "start")).status
-        self._path = _COMPLETIONS if status in (403, 404, 405, 501) else _GENERATE
+        self._path = _COMPLETIONS if status in _NOT_OFFERED else _GENERATE
 
     async def check(self) -> None:
         """The start gate: window known, and a one-token probe returns an id, its logprob and its version.
@@ -182,7 +199,7 @@ class HttpClient:
     @contextmanager
     def hold(self) -> Iterator[None]:
         """See ReplyGate.hold."""
-        with self._gate.hold():
+        with self.gate.hold():
             yield
 
     async def generate(self, ids: list[int], sampling: SamplingParams, request_id: str) -> Generation:
@@ -198,23 +215,52 @@ class HttpClient:
 
     async def generate_once(self, ids: list[int], sampling: SamplingParams, request_id: str) -> Generation:
         """One try of `generate`."""
-        body, version_before = self._body(ids, sampling), self._named_version()
-        answer = await self._http.ask("POST", self._path, body | {"request_id": request_id}, request_id)
-        failure = await self._gate.passed()
-        if failure is not None:
-            what = f"its reply comes from weights that were not proved: {failure}"
-            raise self._error(request_id, what, EngineFault.UNPROVED)
+        await self._pass_gate(request_id)  # what is sent while weights change could mix old and new under one salt
+        version_before = self._named_version()
+        body = self._body(ids, sampling) | {"request_id": request_id, "cache_salt": self.gate.salt}
+        try:
+            answer = await self._http.ask("POST", self._path, body, request_id)
+        except EngineError as error:
+            if error.kind in (EngineFault.CONNECTION, EngineFault.TIMEOUT):
+                await self._abort(request_id)
+            raise
+        version_after = self._named_version()  # before the gate: what arrives ahead of new weights is of the old ones
+        await self._pass_gate(request_id)
         reader = ReplyReader(
             request_id=request_id,
             engine=self.name,
             max_tokens=sampling.max_tokens,
             vocab_size=self.vocab_size,
             is_generate=self._path == _GENERATE,
-            caller_version=lambda: self._caller_version(version_before, request_id),
+            caller_version=lambda: self._caller_version(version_before, version_after, request_id),
             fail=lambda what, kind: self._error(request_id, what, kind),
             encode_text=self._encode_text,
         )
         return reader.read(answer)
+
+    async def _pass_gate(self, request_id: str) -> None:
+        failure = await self.gate.passed()
+        if failure is not None:
+            what = f"the engine's weights were not proved: {failure}"
+            raise self._error(request_id, what, EngineFault.UNPROVED)
+
+    async def _abort(self, request_id: str) -> None:
+        """Have the server drop a request whose reply won't arrive, where it offers that: nobody waits for it.
+
+        It notices by itself where the connection was cut, but not through a proxy that keeps its own.
+        """
+        if not self._can_abort:
+            return
+        named = f"generate-tokens-{request_id}" if self._path == _GENERATE else f"cmpl-{request_id}-0"
+        with suppress(EngineError, TimeoutError):
+            async with asyncio.timeout(ABORT_TIMEOUT_S):
+                response = await self._http.request("POST", _ABORT, {"request_ids": [named]}, request_id)
+            self._can_abort = response.status not in _NOT_OFFERED
+
+    async def metrics(self) -> str | None:
+        """The server's figures in Prometheus' text form; None where it offers none. Raises EngineError."""
+        response = await self._http.request("GET", _METRICS, None, "metrics")
+        return response.body.decode("utf-8", "replace") if response.status == 200 else None
 
     def _count(self, error: EngineError) -> None:
         self.faults[error.kind] += 1
@@ -236,21 +282,20 @@ class HttpClient:
         neutral = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "min_p": 0.0}
         return {"prompt": ids, **parameters, **neutral, **common}
 
-    def _caller_version(self, version_before: int | None, request_id: str) -> int:
-        version = self._named_version()
-        if version is None:
+    def _caller_version(self, before: int | None, after: int | None, request_id: str) -> int:
+        if after is None:
             what = (
                 "the server does not say which weights sampled the ids: give the client a version, or start vLLM with "
                 "--enable-scale-out and set its weight version to a number"
             )
             raise self._error(request_id, what, EngineFault.NO_IDS)
-        if version != version_before:
+        if after != before:
             what = (
-                f"weights changed from version {version_before} to {version} while it ran, and {self._path} can't say "
-                "which ids came from which"
+                f"weights changed from version {before} to {after} while it ran, and {self._path} can't say which ids "
+                "came from which"
             )
-            raise self._error(request_id, what, EngineFault.NO_IDS)
-        return version
+            raise self._error(request_id, what, EngineFault.MIXED)
+        return after
 
     def _named_version(self) -> int | None:
         return self._version() if callable(self._version) else self._version

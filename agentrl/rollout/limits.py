@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from agentrl.config import LimitsConfig
 from agentrl.rollout.client import Generation
-from agentrl.types import StopReason
+from agentrl.types import StopReason, Trajectory
 
 CHARACTERS_PER_TOKEN = 16
 """More than a token holds on average in any text: a flood is cut to this before it is tokenised."""
@@ -20,6 +20,16 @@ def call_budget(limits: LimitsConfig, window: int, num_context: int, num_sampled
         (window - num_context, StopReason.CONTEXT_OVERFLOW),
     ]
     return min(bounds, key=lambda bound: bound[0])
+
+
+def no_room(trajectory: Trajectory, num_context: int, bound: StopReason, window: int) -> str:
+    """Why the next call of a trajectory can't start."""
+    place = f"trajectory {trajectory.id}, turn {len(trajectory.turns)}: nothing can be sampled"
+    if bound is StopReason.CONTEXT_OVERFLOW:
+        return (
+            f"{place} after a prompt of {num_context} ids in a window of {window}, the engine's or the configured one"
+        )
+    return f"{place}: limits.max_episode_tokens is reached"
 
 
 def ending_of_cut(generation: Generation, max_tokens: int, bound: StopReason) -> StopReason:

@@ -25,7 +25,7 @@ from agentrl.rollout.context import Context, Prompt
 from agentrl.rollout.faults import MAX_ERROR_CHARACTERS, describe, with_causes
 from agentrl.rollout.grading import measure
 from agentrl.rollout.hooks import Hooks
-from agentrl.rollout.limits import call_budget, ending_of_cut
+from agentrl.rollout.limits import call_budget, ending_of_cut, no_room
 from agentrl.rollout.parsers import ParsedReply
 from agentrl.rollout.parsers.checking import bad_call_observation
 from agentrl.rollout.recorder import Recorder
@@ -39,7 +39,6 @@ from agentrl.rollout.unrendered import Unrendered
 from agentrl.tool import Tool, ToolContext, ToolResult
 from agentrl.types import (
     CallStatus,
-    EngineCall,
     Message,
     ParsedCall,
     Sample,
@@ -196,7 +195,7 @@ class AgentLoop:
         while len(episode.trajectory.turns_of()) < self.limits.max_turns:
             max_tokens, bound = call_budget(self.limits, self.window, prompt.num_ids, episode.num_sampled)
             if max_tokens < 1:
-                return bound
+                raise RolloutFault.of(bound, no_room(episode.trajectory, prompt.num_ids, bound, self.window))
             turn, generation = await self._sample_turn(episode, prompt, max_tokens)
             if generation.finish_reason == "length":
                 return ending_of_cut(generation, max_tokens, bound)
@@ -273,7 +272,7 @@ class AgentLoop:
             prompt_ids=prompt.new_ids,
             sampled_ids=generation.ids,
             logprobs=generation.logprobs,
-            calls=_engine_calls(generation, params),
+            calls=generation.calls(params),
             prompt_messages=list(prompt.new_messages),
             message=parsed.message,
             tool_calls=parsed.calls,
@@ -382,18 +381,3 @@ def _refused(parsed: ParsedCall, tools: Mapping[str, Tool], form: str) -> ToolRe
     content = bad_call_observation(parsed, tools, MAX_ECHO_CHARACTERS, form)
     parsed.result = content
     return ToolResult(content=content, is_error=True)
-
-
-def _engine_calls(generation: Generation, params: SamplingParams) -> list[EngineCall]:
-    return [
-        EngineCall(
-            start=span.start,
-            end=span.end,
-            version=span.version,
-            request_id=generation.request_id,
-            engine=generation.engine,
-            finish_reason=generation.finish_reason,
-            sampling=generation.sampling or params.to_json(),
-        )
-        for span in generation.spans
-    ]

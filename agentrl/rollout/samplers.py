@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any, Literal, Protocol
 
 from agentrl.environment import Environment, Oracle
-from agentrl.errors import RolloutFault
+from agentrl.errors import EngineError, EngineFault, RolloutFault
 from agentrl.rollout.chat_client import MAX_SEED, ChatClient
 from agentrl.rollout.chat_messages import written
 from agentrl.rollout.client import Generation, InferenceClient, SamplingParams, VersionSpan
 from agentrl.rollout.faults import describe
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.unrendered import Unrendered
-from agentrl.types import Message, Sampler, StopReason
+from agentrl.types import Message, Sampler, StopReason, derive_seed
+
+MAX_IDLE_ABORTS = 3
+"""Calls of one turn in a row that the engine may cut before their first id."""
 
 
 class ReplySampler(Protocol):
@@ -25,7 +29,8 @@ class ReplySampler(Protocol):
 
 
 class EngineSampler:
-    """The policy: only ids go to the engine."""
+    """The policy: only ids go to the engine. A reply that the engine cuts (for new weights, or because it stops) is
+    continued from its ids, by further calls with request ids and seeds of their own."""
 
     def __init__(self, client: InferenceClient) -> None:
         self.client = client
@@ -33,7 +38,31 @@ class EngineSampler:
     async def sample(
         self, ids: list[int], messages: list[Message], params: SamplingParams, request_id: str
     ) -> Generation:
-        return await self.client.generate(ids, params, request_id)
+        part = await self.client.generate(ids, params, request_id)
+        parts, sampled = [part], list(part.ids)
+        while part.finish_reason == "abort":
+            if (reason := _ended(sampled, params)) is not None:
+                parts[-1] = replace(part, finish_reason=reason)
+                break
+            if len(parts) >= MAX_IDLE_ABORTS and not any(part.ids for part in parts[-MAX_IDLE_ABORTS:]):
+                what = f"the engine cut request {request_id!r} {MAX_IDLE_ABORTS} times in a row without a single id"
+                raise EngineError(f"{what} ({part.engine}): is it being stopped?", EngineFault.ABORTED)
+            number = len(parts)
+            rest = replace(
+                params, max_tokens=params.max_tokens - len(sampled), seed=derive_seed(params.seed, "call", number)
+            )
+            part = await self.client.generate(ids + sampled, rest, f"{request_id}-call{number}")
+            part = replace(part, sampling=rest.to_json())
+            parts.append(part)
+            sampled += part.ids
+        return Generation.joined(parts)
+
+
+def _ended(sampled: list[int], params: SamplingParams) -> Literal["stop", "length"] | None:
+    """How a reply that was cut had ended all the same, just before."""
+    if sampled and sampled[-1] in params.stop_token_ids:
+        return "stop"
+    return "length" if len(sampled) >= params.max_tokens else None
 
 
 class ChatSampler:

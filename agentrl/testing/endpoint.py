@@ -36,8 +36,8 @@ from agentrl.testing.endpoint_faults import (
 )
 
 __all__ = ["FAULTS", "Fault", "FaultPlan", "Reply", "Script", "ScriptedEndpoint", "SeenRequest", "by_turn"]
-_TURN = re.compile(r"-(\d+)(?:-try\d+)?$")
-"""A rollout's request id ends in the index of its turn."""
+_TURN = re.compile(r"-(\d+)(?:-call\d+)?(?:-try\d+)?$")
+"""A rollout's request id ends in the index of its turn, and in the numbers of a further call and try."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -48,7 +48,7 @@ class Reply:
     logprobs: list[float] | None = None
     """None: -0.5 for each id."""
     version: int = 0
-    finish_reason: Literal["stop", "length"] = "stop"
+    finish_reason: Literal["stop", "length", "abort"] = "stop"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -105,6 +105,8 @@ class ScriptedEndpoint:
         self.key = key
         self.seen: list[SeenRequest] = []
         """Every request of a rollout whose work was done, in order, with the reply that was sent (or lost)."""
+        self.aborted: list[str] = []
+        """What clients asked to drop, by the names that vLLM gives to requests."""
         self.url = ""
         self._plan: Plan = fault if callable(fault) else always(fault)
         self._accept_every_s = accept_every_s
@@ -132,6 +134,7 @@ class ScriptedEndpoint:
             app.router.add_post("/tokenize", self._tokens)
         if self._only_text is None:
             app.router.add_post("/inference/v1/generate", self._generate)
+            app.router.add_post("/inference/v1/abort_requests", self._abort)
         else:
             app.router.add_post("/v1/completions", self._complete)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.05)
@@ -189,6 +192,12 @@ class ScriptedEndpoint:
         if self._keep_seen and not seen.request_id.startswith("start"):
             self.seen.append(seen)
         return fail_after_work(fault, request, _answer(seen))
+
+    async def _abort(self, request: web.Request) -> web.Response:
+        if (refusal := self._refuse(request)) is not None:
+            return refusal
+        self.aborted += (await request.json())["request_ids"]
+        return web.Response()
 
     async def _tokens(self, request: web.Request) -> web.Response:
         if (refusal := self._refuse(request)) is not None:

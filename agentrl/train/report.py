@@ -12,6 +12,7 @@ from torch import Tensor
 from agentrl.batch.packing import Batch, MicroBatch
 from agentrl.batch.rows import Floats, Ints, Row
 from agentrl.train.losses import PolicyLoss
+from agentrl.train.trend import mismatch_by_place
 
 
 @dataclass(kw_only=True, slots=True)
@@ -167,8 +168,8 @@ def step_metrics(reports: Sequence[BatchReport], log: TokenLog) -> dict[str, flo
     }
 
 
-def mismatch_metrics(behaviour: Floats, proximal: Floats) -> dict[str, float]:
-    """How far apart sampler and trainer are on the same ids, both [S] (G2). NaN for no ids."""
+def mismatch_metrics(behaviour: Floats, proximal: Floats, places: Ints) -> dict[str, float]:
+    """How far apart sampler and trainer are on the same ids (G2); all [S], `places` in the Rows. NaN for no ids."""
     difference = proximal - behaviour
     size = np.abs(difference)
     # The same bound as in the loss, so that one wild id can't make the mean infinite.
@@ -179,6 +180,7 @@ def mismatch_metrics(behaviour: Floats, proximal: Floats) -> dict[str, float]:
         "mismatch_logprob_mean": _mean(size),
         "mismatch_kl": _mean(ratio - 1.0 - np.log(ratio)),
         "mismatch_ratio_error": _mean(np.abs(ratio - 1.0)),
+        **mismatch_by_place(places, size),
     }
 
 

@@ -7,6 +7,7 @@ out: a reference model and its KL term; balancing the shares by tokens.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +37,9 @@ from agentrl.train.report import (
     row_reports,
     step_metrics,
 )
+from agentrl.train.trend import MismatchTrend
 
+LOGGER = logging.getLogger(__name__)
 T = TypeVar("T")
 LossName = Literal["policy_gradient", "imitation"]
 
@@ -58,6 +61,7 @@ class Trainer:
         self.algorithm_config = algorithm_config
         self.num_bad_updates = 0
         """Updates in a row that were not finite."""
+        self.trend = MismatchTrend()
         self._norm = torch.zeros(())
         """Of the gradient, between taking and applying it."""
         self.optimizer = Optimizer(policy, train_config)
@@ -83,7 +87,7 @@ class Trainer:
         if not micro_batches:
             sampled = [row for row in rows if engine_ids(row).any()]
             micro_batches = pack(sampled, self.train_config.micro_batch_tokens, engine_ids, lambda row: 0.0)
-        behaviour, proximal = [np.zeros(0)], [np.zeros(0)]
+        behaviour, proximal, places = [np.zeros(0)], [np.zeros(0)], [np.zeros(0, dtype=np.int64)]
         scored = self._on_shares(self._score_share, micro_batches)
         for micro_batch, values in zip(micro_batches, scored, strict=True):
             for number, row in enumerate(micro_batch.rows):
@@ -91,7 +95,11 @@ class Trainer:
                 row.proximal[micro_batch.row_place[here]] = values[here]
             behaviour.append(micro_batch.column("logprobs"))
             proximal.append(values)
-        return mismatch_metrics(np.concatenate(behaviour), np.concatenate(proximal))
+            places.append(micro_batch.row_place)
+        metrics = mismatch_metrics(np.concatenate(behaviour), np.concatenate(proximal), np.concatenate(places))
+        for warning in self.trend.add(metrics):
+            LOGGER.warning(warning)
+        return metrics
 
     def step(self, rows: Sequence[Row], step_ordinal: int) -> StepReport:
         """Train on the Rows that have weight. `step_ordinal` (from 0) is the step's place on the surviving line.

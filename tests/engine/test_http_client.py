@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from agentrl.engine.embedded import EmbeddedEngine
-from agentrl.errors import EngineError
+from agentrl.errors import EngineError, EngineFault
 from agentrl.rollout.client import Generation, SamplingParams, VersionSpan
 from agentrl.rollout.http_client import HttpClient, ReplyGate
 from agentrl.rollout.retry import RetryPolicy
@@ -124,6 +124,7 @@ async def test_the_request_carries_every_parameter() -> None:
     sampling = SamplingParams(max_tokens=3, temperature=0.5, top_p=0.9, top_k=7, seed=3, stop_token_ids=(2, 4))
     async with scripted(answer) as url, HttpClient(url, model="scripted") as client:
         await client.generate([1, 2], sampling, "asked")
+    assert seen[0].pop("cache_salt")
     assert seen == [
         {
             "token_ids": [1, 2],
@@ -161,6 +162,59 @@ async def test_the_gate_names_return_token_ids(path: str) -> None:
     async with scripted(_choice(choice), path) as url, HttpClient(url, model="scripted", version=0) as client:
         with pytest.raises(EngineError, match=rf"start-check.*{url}.*no token_ids although return_token_ids"):
             await client.check()
+
+
+async def test_i05_what_arrives_ahead_of_new_weights_is_of_the_old_ones() -> None:
+    """A reply that waits at the gate while weights change keeps the version that sampled it."""
+    version, gate = 6, ReplyGate()
+
+    def answer(body: dict[str, Any]) -> web.Response:
+        held.enter_context(gate.hold())
+        return web.json_response({"choices": [COMPLETION]})
+
+    held = ExitStack()
+    async with (
+        scripted(answer, "/v1/completions") as url,
+        HttpClient(url, model="scripted", version=lambda: version, gate=gate, retry=ONCE) as client,
+    ):
+        asked = asyncio.create_task(client.generate([1, 2], SAMPLING, "asked"))
+        await asyncio.sleep(0.2)
+        version = 7
+        assert not asked.done()
+        held.close()
+        assert (await asked).spans == [VersionSpan(version=6, start=0, end=3)]
+
+
+async def test_what_was_sampled_over_a_weight_change_is_sampled_again() -> None:
+    versions = iter([6, 7, 7, 7])
+    async with (
+        scripted(_choice(COMPLETION), "/v1/completions") as url,
+        HttpClient(url, model="scripted", version=lambda: next(versions), retry=RetryPolicy(wait_s=0.001)) as client,
+    ):
+        generation = await client.generate([1, 2], SAMPLING, "asked")
+    assert generation.spans == [VersionSpan(version=7, start=0, end=3)] and generation.request_id == "asked-try1"
+    assert client.faults == {EngineFault.MIXED: 1}
+
+
+@pytest.mark.parametrize("path", [GENERATE, "/v1/completions"])
+async def test_i01_requests_have_the_salt_of_their_weights(path: str) -> None:
+    seen: list[str] = []
+
+    def answer(body: dict[str, Any]) -> web.Response:
+        seen.append(body["cache_salt"])
+        return web.json_response({"choices": [CHOICE if path == GENERATE else COMPLETION]})
+
+    gate = ReplyGate()
+    async with scripted(answer, path) as url, HttpClient(url, model="scripted", version=0, gate=gate) as client:
+        await client.generate([1], SAMPLING, "a")
+        await client.generate([1], SAMPLING, "b")
+        with gate.hold():  # nothing is sent while weights change
+            waiting = asyncio.create_task(client.generate([1], SAMPLING, "c"))
+            await asyncio.sleep(0.1)
+            assert len(seen) == 2
+        await waiting
+        await client.generate([1], SAMPLING, "d")
+    assert seen[0] == seen[1] != seen[2] == seen[3] and all(seen)
 
 
 def _changed(**change: Any) -> dict[str, Any]:

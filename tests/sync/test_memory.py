@@ -174,7 +174,7 @@ async def test_after_a_failure_nothing_is_served_until_a_publish_succeeds(pair: 
     with pytest.raises(PublishError):
         await _publish(pair, tensors, canary)
     assert pair.engine.health() is not None
-    with pytest.raises(EngineError, match="version 1 is not proved"):
+    with pytest.raises(EngineError, match="not proved: engine 'embedded' did not take version 1"):
         await _generate(pair, "refused")
     await _publish(pair, pair.tensors(), canary)
     assert {span.version for span in (await _generate(pair, "served")).spans} == {1}

@@ -238,7 +238,9 @@ async def test_a_run_trains_on_what_vllm_sampled(tmp_path: Path, monkeypatch: py
         versions = store.versions(summary.run)
         found = store.find_trajectories(run=summary.run)
         engines = {call.engine for t in found for turn in store.load_trajectory(t.id).turns for call in turn.calls}
+        recorded = [step.metrics for step in store.steps(summary.run)]
     assert engines == {"vllm"} and len(versions) == 3
+    assert all(metrics["engine"]["num_generated_tokens"] > 0 for metrics in recorded)
     assert not list((Path(summary.paths["folder"]) / "weights").iterdir())
     again = await evaluate_model(
         config.model_copy(update={"model": ModelConfig(path=summary.paths["checkpoint"])}), Silent()
