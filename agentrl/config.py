@@ -151,6 +151,17 @@ class EngineConfig(ServerConfig):
         return self
 
 
+class SyncConfig(Section):
+    """How weights get from the trainer to the engine after each step."""
+
+    transport: Literal["auto", "file", "gloo", "nccl", "ipc"] = "auto"
+    """Only engine=vllm leaves a choice. file: by the disk, works everywhere. gloo: over loopback. nccl: between GPUs.
+    ipc: where trainer and engine share a GPU. auto: ipc or nccl where the GPUs allow it, else gloo."""
+    in_flight: Literal["keep", "wait", "abort"] = "keep"
+    """Replies that are being sampled when weights change. keep: they go on with the new ones. wait: they are finished
+    first. abort: they end with what they have."""
+
+
 class AlgorithmConfig(Section):
     """GRPO: advantages and loss."""
 
@@ -328,6 +339,7 @@ class RunConfig(Section):
     env: EnvSelection
     model: ModelConfig = ModelConfig()
     engine: EngineConfig = EngineConfig()
+    sync: SyncConfig = SyncConfig()
     rollout: RolloutConfig = RolloutConfig()
     limits: LimitsConfig = LimitsConfig()
     sampling: SamplingConfig = SamplingConfig()
@@ -354,6 +366,15 @@ class RunConfig(Section):
             raise ValueError(
                 "limits.max_context_tokens is measured with a tokenizer: name the model's by model.path=…, or leave it "
                 "out, since a chat endpoint says itself when a conversation is too long for it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _own_sync_keys(self) -> RunConfig:
+        if self.engine.name != "vllm" and self.sync != SyncConfig():
+            raise ValueError(
+                f"engine={self.engine.name} is in this process and takes weights by memory, while its replies wait: "
+                "leave sync.transport and sync.in_flight out, or choose engine=vllm"
             )
         return self
 

@@ -34,6 +34,7 @@ from agentrl.run_folder import Run, check_tasks, heartbeat, lease_seconds, open_
 from agentrl.standing import check_unchanged, finish, register, restore, save, saved_when_stopped
 from agentrl.store.records import StepRow
 from agentrl.sync.base import Canary
+from agentrl.sync.choose import choose_transport
 from agentrl.train import tiny
 from agentrl.train.gate import check_logprobs
 from agentrl.train.policy import Policy
@@ -69,7 +70,7 @@ async def train(config: RunConfig, watcher: Watcher) -> Summary:
     if config.engine.url is not None:
         raise ConfigError("engine.url: weights can't be sent to a running server; leave it out to train")
     check_tasks(config, "train", "held_out")
-    devices_of(config.train)
+    choose_transport(config, devices_of(config.train))
     base = await base_model(config, watcher)
     async with open_run(config, "train", watcher, base) as run, open_learner(run, base) as player:
         await register(player)

@@ -31,8 +31,9 @@ from agentrl.rollout.unrendered import Unrendered
 from agentrl.run_folder import Run
 from agentrl.servers import open_chat, open_engine
 from agentrl.sync.base import WeightSync
-from agentrl.sync.file import FileSync
+from agentrl.sync.choose import choose_transport, make_transport
 from agentrl.sync.memory import MemorySync
+from agentrl.sync.remote import RemoteSync
 from agentrl.train import smollm2, tiny
 from agentrl.train.devices import choose_devices
 from agentrl.train.policy import Policy
@@ -196,9 +197,11 @@ async def open_learner(run: Run, model: Path) -> AsyncIterator[Player]:
 def open_sync(run: Run, engine: EmbeddedEngine | VllmEngine) -> WeightSync[Any]:
     """How weights get to an engine of this kind."""
     tolerance = CANARY_TOLERANCE[run.config.train.dtype]
-    if isinstance(engine, VllmEngine):
-        return FileSync(run.folder / "weights", tolerance=tolerance)
-    return MemorySync(tolerance=tolerance)
+    name = choose_transport(run.config, devices_of(run.config.train))
+    if name == "memory":
+        return MemorySync(tolerance=tolerance)
+    transport = make_transport(name, run.folder / "weights")
+    return RemoteSync(transport, pause_mode=run.config.sync.in_flight, tolerance=tolerance)
 
 
 def open_policy(run: Run, model: Path) -> Policy:

@@ -62,9 +62,10 @@ class VllmOptions:
         flags += ["--host", "127.0.0.1", "--port", str(port)]
         # Logprobs of the distribution that is sampled from; no defaults from the model's generation config.
         flags += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", "--enable-scale-out"]
+        flags += ["--enable-prompt-tokens-details"]  # how many ids came from a cache
         flags += ["--middleware", "agentrl.engine.vllm.inside.RequireKey"]
         flags += ["--worker-extension-cls", "agentrl.engine.vllm.inside.WorkerExtension"]
-        flags += ["--weight-transfer-config", '{"backend": "file"}', "--dtype", self.dtype]
+        flags += ["--weight-transfer-config", '{"backend": "agentrl"}', "--dtype", self.dtype]
         flags += ["--uvicorn-log-level", "warning"]
         if self.max_model_len is not None:
             flags += ["--max-model-len", str(self.max_model_len)]
