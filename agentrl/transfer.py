@@ -9,7 +9,7 @@ import base64
 import hashlib
 import json
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -55,6 +55,12 @@ class Manifest:
         dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()]
         shapes = [list(tensor.shape) for tensor in tensors.values()]
         return cls(names=list(tensors), dtype_names=dtypes, shapes=shapes, tied=tied)
+
+    def check_names(self) -> None:
+        """Raises ValueError where a name comes twice."""
+        doubled = [name for name, count in Counter([*self.names, *self.tied]).items() if count > 1]
+        if doubled:
+            raise ValueError(f"sent more than once: {listed(doubled)}")
 
     def named_shapes(self) -> dict[str, list[int]]:
         """The shape of every tensor under all its names."""

@@ -57,7 +57,7 @@ class Sent:
         owner, last = "", None
         for name, tensor in tensors:
             if name in kept or name in tied:
-                raise PublishError(f"{name} is sent more than once. Send each name once")
+                raise PublishError(f"sent more than once: {name}. Send each name once")
             if tensor is last:
                 tied[name] = owner
                 continue
@@ -198,11 +198,13 @@ class RemoteSync(WeightSync[RemoteReceiver]):
 
 
 async def all_of(calls: Iterable[Awaitable[T]]) -> list[T]:
-    """The results of all; every call has ended before the first error is raised."""
+    """The results of all. Every call has ended before an error is raised; the errors of several engines become one."""
     results = await asyncio.gather(*calls, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
+    errors = [result for result in results if isinstance(result, BaseException)]
+    if len(errors) > 1 and all(isinstance(error, EngineError) for error in errors):
+        raise EngineError("; ".join(map(str, errors))) from errors[0]
+    if errors:
+        raise errors[0]
     return [result for result in results if not isinstance(result, BaseException)]
 
 

@@ -18,7 +18,8 @@ from agentrl.engine.vllm.process import VllmOptions
 from agentrl.rollout.http_client import HttpClient
 from agentrl.run import sent_tensors
 from agentrl.sync.base import Canary
-from agentrl.sync.file import FileSync
+from agentrl.sync.choose import TransportName, make_transport
+from agentrl.sync.remote import RemoteSync
 from agentrl.train import tiny
 from agentrl.train.policy import Policy
 
@@ -55,7 +56,7 @@ class Pair:
     policy: Policy
     engine: VllmEngine
     client: HttpClient
-    sync: FileSync
+    sync: RemoteSync
 
     def local(self) -> dict[str, torch.Tensor]:
         """The policy's own memory: one rank holds all of it."""
@@ -74,13 +75,20 @@ class Pair:
         return Canary(prompt_ids=PROMPT, forced_ids=FORCED, expected=self.logprobs(), previous=previous, noise=NOISE)
 
 
+@pytest.fixture
+def transport_name() -> TransportName:
+    """The one that a run on a CPU uses; tests of the others parametrize it."""
+    return "gloo"
+
+
 @pytest_asyncio.fixture
-async def pair(engine: VllmEngine, folder: Path, tmp_path: Path) -> AsyncIterator[Pair]:
+async def pair(engine: VllmEngine, folder: Path, tmp_path: Path, transport_name: TransportName) -> AsyncIterator[Pair]:
     """Trainer and engine with the model folder's weights, proved, as version 0."""
     with Policy.load(folder, device="cpu", threads=1) as policy:
         async with HttpClient(engine.url, key=engine.key, name=engine.name) as client:
-            sync = FileSync(tmp_path)
+            sync = RemoteSync(make_transport(transport_name, tmp_path / "weights"))
             sync.connect(policy.model, [engine])
             pair = Pair(policy=policy, engine=engine, client=client, sync=sync)
             await sync.publish(0, sent_tensors(policy), pair.update(0.0), client)
             yield pair
+            sync.close()

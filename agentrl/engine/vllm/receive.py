@@ -174,6 +174,7 @@ class AgentrlWeightTransferEngine(WeightTransferEngine):
 
     def _check(self, manifest: Manifest) -> None:
         """The names on both sides, and their shapes, before anything is loaded."""
+        manifest.check_names()
         sent, expected = manifest.named_shapes(), read_shapes(Path(self.model_config.model))
         if self.model_config.hf_config.tie_word_embeddings:  # vLLM skips what is sent for a head that it ties
             sent.pop("lm_head.weight", None)
