@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -238,14 +239,26 @@ def test_the_file_is_what_safetensors_reads(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["weights.safetensors"]
 
 
+async def test_no_file_of_weights_is_left(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    sync = fleet.sync(FileTransport(fleet.folder))
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr("agentrl.transfer.os.fsync", full)
+        await fleet.publish(sync)
+    assert list(fleet.folder.iterdir()) == [] and not fleet.engines[0].is_stopped
+    (fleet.folder / "weights.safetensors").write_bytes(b"of a run that was killed")
+    fleet.sync(FileTransport(fleet.folder))
+    assert list(fleet.folder.iterdir()) == []
+
+
 def test_a_handle_of_gpu_memory_survives_json() -> None:
     storage = torch.zeros(1)._typed_storage()
     handle = (
         torch.Tensor, torch.Size([2, 3]), (3, 1), 0, type(storage), torch.bfloat16, 0, b"\x00handle\xff", 4096, 512,
         False, b"counter", 8, b"event", True,
     )  # fmt: skip
-    import json
-
     assert read_handle(json.loads(json.dumps(write_handle(handle)))) == handle
     for strange in ("os.system", {"kind": "os.system"}, 1.5):
         with pytest.raises(ValueError, match="no part of a handle"):

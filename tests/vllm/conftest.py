@@ -40,10 +40,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.make(tmp_path_factory.mktemp("model") / "tiny", ["What is 2 + 3? Use the calculator."], seed=0)
 
 
+class FaultyOptions(VllmOptions):
+    """A server whose worker can be told to do wrong."""
+
+    def flags(self, port: int) -> list[str]:
+        return [*super().flags(port), "--worker-extension-cls", "tests.vllm.worker.FaultyExtension"]
+
+
 @pytest.fixture(scope="session")
 def engine(installed: None, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmEngine]:
     log = tmp_path_factory.mktemp("vllm") / "engine.log"
-    engine = VllmEngine(VllmOptions(model=folder, name="vllm", log=log))
+    engine = VllmEngine(FaultyOptions(model=folder, name="vllm", log=log))
     asyncio.run(engine.start())
     yield engine
     asyncio.run(engine.stop())
