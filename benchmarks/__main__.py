@@ -13,6 +13,7 @@ BENCHMARKS = (
     ["benchmarks.loop"],
     ["benchmarks.loop", "--concurrency", "4000", "--rollouts", "8000"],
     ["benchmarks.faults"],
+    ["benchmarks.publish"],
     ["benchmarks.learning", "--seeds", "0", "1", "2"],
     ["benchmarks.learning", "--control"],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import shutil
 import signal
@@ -49,15 +48,15 @@ EMBED, GATE = "model.embed_tokens.weight", "model.layers.0.mlp.gate_proj.weight"
 
 
 class Spared(VllmEngine):
-    """The session's engine under another name, which isn't ended, for others need it."""
+    """The session's engine, which isn't ended, for others need it."""
 
-    is_stopped = False
+    is_stopped: bool
 
     @classmethod
     def of(cls, engine: VllmEngine) -> Any:
-        spared = copy.copy(engine)
-        spared.__class__ = cls
-        spared.name = "vllm"
+        spared = object.__new__(cls)
+        spared.__dict__ = engine.__dict__  # what one knows of the server, the other knows
+        spared.is_stopped = False
         return spared
 
     async def stop(self) -> None:

@@ -43,7 +43,7 @@ class VllmEngine:
         self._options = options
         self._on_wait = on_wait
         self._process = VllmProcess(options=options)
-        self._is_updating = False
+        self._is_paused = self._is_updating = False
         self._salt: str | None = None
         """Of the prompt that was put in the cache at the last pause."""
 
@@ -108,13 +108,16 @@ class VllmEngine:
 
         The cache of what is kept is computed anew, by then with the new weights, when it goes on.
         """
-        self._salt = secrets.token_hex(8)
-        await self._count_cached(self._salt)
+        if not self._is_paused:  # or it would not answer
+            self._salt = secrets.token_hex(8)
+            await self._count_cached(self._salt)
         await self._post(f"/pause?mode={mode}&clear_cache=true")
+        self._is_paused = True
 
     async def resume(self) -> None:
         """Go on."""
         await self._post("/resume")
+        self._is_paused = False
 
     async def meet(self, transport: str, options: dict[str, Any]) -> None:
         """Agree with the workers on how tensors will travel. Raises EngineError."""
