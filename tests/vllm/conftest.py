@@ -78,7 +78,7 @@ class Pair:
         previous = self.logprobs()
         generator = torch.Generator().manual_seed(seed)
         for tensor in self.local().values():
-            tensor.add_(torch.randn(tensor.shape, generator=generator), alpha=scale)
+            tensor.add_(torch.randn(tensor.shape, generator=generator).to(tensor.device), alpha=scale)
         return Canary(prompt_ids=PROMPT, forced_ids=FORCED, expected=self.logprobs(), previous=previous, noise=NOISE)
 
 

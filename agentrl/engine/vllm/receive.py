@@ -190,13 +190,19 @@ def _summed_up(
     for other, name in tied.items():
         names.setdefault(name, []).append(other)
     for name, tensor in pairs:
-        # A buffer on a GPU may be used again once this returns.
-        on_arrival = Future[str]() if tensor.is_cuda else thread.submit(checksum, tensor)
-        if tensor.is_cuda:
-            on_arrival.set_result(checksum(tensor))
+        arrived = _sum_of(tensor, thread)
         for each in (name, *names.get(name, ())):
-            sums[each] = on_arrival
+            sums[each] = arrived
             yield each, tensor
+
+
+def _sum_of(tensor: torch.Tensor, thread: ThreadPoolExecutor) -> Future[str]:
+    """Of a tensor on a GPU at once: its buffer may be used again as soon as it is loaded."""
+    if not tensor.is_cuda:
+        return thread.submit(checksum, tensor)
+    done = Future[str]()
+    done.set_result(checksum(tensor))
+    return done
 
 
 @dataclass
