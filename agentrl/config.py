@@ -7,7 +7,6 @@ checked by `RunConfig`. Sections are named after the part that reads them.
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -15,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsA
 
 from agentrl import plugins
 from agentrl.environment import EnvironmentConfig
+from agentrl.urls import PASSWORD, hide_passwords
 
 
 class Section(BaseModel):
@@ -159,6 +159,18 @@ class EngineConfig(ServerConfig):
         if self.urls and (wrong := ", ".join(sorted(changed & starting))):
             raise ValueError(f"{wrong}: for servers that we start; those at engine.urls run already, so leave it out")
         return self
+
+
+class SyncConfig(Section):
+    """How weights get from the trainer to the engine after each step."""
+
+    transport: Literal["auto", "file", "gloo", "nccl", "ipc"] = "auto"
+    """Only engine=vllm leaves a choice. file: by the disk, works everywhere. gloo: over loopback. nccl: between GPUs.
+    ipc: where trainer and engine share a GPU. auto: ipc or nccl where the GPUs allow it, else gloo, or file where
+    engine.urls names another machine."""
+    in_flight: Literal["keep", "wait", "abort"] = "keep"
+    """Replies that are being sampled when weights change. keep: they go on with the new ones. wait: they are finished
+    first. abort: they end with what they have."""
 
 
 class AlgorithmConfig(Section):
@@ -339,6 +351,7 @@ class RunConfig(Section):
     env: EnvSelection
     model: ModelConfig = ModelConfig()
     engine: EngineConfig = EngineConfig()
+    sync: SyncConfig = SyncConfig()
     rollout: RolloutConfig = RolloutConfig()
     limits: LimitsConfig = LimitsConfig()
     sampling: SamplingConfig = SamplingConfig()
@@ -368,6 +381,15 @@ class RunConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _own_sync_keys(self) -> RunConfig:
+        if self.engine.name != "vllm" and self.sync != SyncConfig():
+            raise ValueError(
+                f"engine={self.engine.name} is in this process and takes weights by memory, while its replies wait: "
+                "leave sync.transport and sync.in_flight out, or choose engine=vllm"
+            )
+        return self
+
     @property
     def database(self) -> str:
         """Path or URL of the run's database."""
@@ -385,15 +407,6 @@ class RunConfig(Section):
     def secrets(self) -> list[str]:
         """The values that must not be written down, as far as the config knows them."""
         urls = [url for url in (self.store.url, *self.engine.urls, self.chat.url) if url is not None]
-        found = [password for url in urls for _, password in _PASSWORD.findall(url)]
+        found = [password for url in urls for _, password in PASSWORD.findall(url)]
         keys = [os.environ.get(server.key_env) for server in (self.engine, self.chat) if server.key_env]
         return [*found, *(key for key in keys if key)]
-
-
-_PASSWORD = re.compile(r"//([^:/@\s]*):(\S*)@")
-"""//user:password@ in a URL. Up to the last @, since people forget to escape those in passwords."""
-
-
-def hide_passwords(text: str) -> str:
-    """The passwords of URLs in `text` as ***."""
-    return _PASSWORD.sub(r"//\1:***@", text)

@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentrl.config import RunConfig, hide_passwords
+from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, EngineError, EngineFault
 from agentrl.rollout.client import Generation, SamplingParams
 from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.renderer import Renderer
 from agentrl.train.policy import Policy
 from agentrl.types import Message
+from agentrl.urls import hide_passwords
 
 LOGGER = logging.getLogger(__name__)
 PROBE_TEMPERATURE = 0.5

@@ -301,9 +301,10 @@ def sent_tensors(policy: Policy) -> Iterator[tuple[str, Tensor]]:
 
     An engine may hold tied ones apart: vLLM does where the model's file stores both.
     """
+    tied_names = policy.tied_names
     for name, tensor in policy.tensors():
         yield name, tensor
-        yield from ((tied, tensor) for tied, kept in policy.tied_names.items() if kept == name)
+        yield from ((tied, tensor) for tied, kept in tied_names.items() if kept == name)
 
 
 # -------------------------------------------------------------------------------- start, measure, imitate, end

@@ -16,8 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from agentrl.config import LogConfig, hide_passwords
+from agentrl.config import LogConfig
 from agentrl.place import here, place_of, place_text
+from agentrl.urls import hide_passwords
 from agentrl.visible import visible
 
 FILE = "run.log"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from agentrl.config import EngineConfig, RunConfig, hide_passwords
+from agentrl.config import EngineConfig, RunConfig
 from agentrl.engine.embedded import EmbeddedEngine
 from agentrl.engine.vllm.attached import AttachedEngine, check_awake, check_key, missing, read_facts
 from agentrl.engine.vllm.engine import VllmEngine
@@ -28,6 +28,7 @@ from agentrl.rollout.samplers import chat_sampling
 from agentrl.rollout.transport import key_of
 from agentrl.run_folder import Run
 from agentrl.types import Message
+from agentrl.urls import hide_passwords
 
 LOGGER = logging.getLogger(__name__)
 

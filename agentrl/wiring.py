@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from agentrl.config import ModelConfig, RunConfig, SamplingConfig, TrainConfig, hide_passwords
-from agentrl.engine.vllm.engine import VllmEngine
+from agentrl.config import ModelConfig, RunConfig, SamplingConfig, TrainConfig
 from agentrl.environment import Environment
 from agentrl.errors import ConfigError, EngineFault, ModelError, TemplateError
 from agentrl.gate import check_devices, check_logprob_mode, check_positions, check_sampling
@@ -30,14 +29,16 @@ from agentrl.rollout.unrendered import Unrendered
 from agentrl.run_folder import Run
 from agentrl.servers import Engine, Engines, open_chat, open_engines
 from agentrl.sync.base import Canary, PublishReport, WeightSync
-from agentrl.sync.file import FileSync
+from agentrl.sync.choose import choose_transport, make_transport
 from agentrl.sync.memory import MemorySync
+from agentrl.sync.remote import RemoteSync
 from agentrl.train import smollm2, tiny
 from agentrl.train.devices import choose_devices
 from agentrl.train.policy import Policy
 from agentrl.train.pretrained import local_folder
 from agentrl.train.trainer import Trainer
 from agentrl.types import Group, Task, derive_seed
+from agentrl.urls import hide_passwords
 
 MakeSampler = Callable[[Environment, Task], ReplySampler]
 NOISE_FLOOR = 1e-6
@@ -219,9 +220,11 @@ async def open_learner(run: Run, model: Path) -> AsyncIterator[Player]:
 def open_sync(run: Run, engine: Engine) -> WeightSync[Any]:
     """How weights get to an engine of this kind."""
     tolerance = CANARY_TOLERANCE[run.config.train.dtype]
-    if isinstance(engine, VllmEngine):
-        return FileSync(run.folder / "weights", tolerance=tolerance)
-    return MemorySync(tolerance=tolerance)
+    name = choose_transport(run.config, devices_of(run.config.train))
+    if name == "memory":
+        return MemorySync(tolerance=tolerance)
+    transport = make_transport(name, run.folder / "weights")
+    return RemoteSync(transport, pause_mode=run.config.sync.in_flight, tolerance=tolerance)
 
 
 def open_policy(run: Run, model: Path) -> Policy:
@@ -251,6 +254,7 @@ def check_trainable(config: RunConfig) -> None:
         )
     check_sampling(config)
     check_devices(config, devices_of(config.train))
+    choose_transport(config, devices_of(config.train))
 
 
 def devices_of(config: TrainConfig) -> list[str]:

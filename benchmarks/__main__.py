@@ -14,6 +14,7 @@ BENCHMARKS = (
     ["benchmarks.loop", "--concurrency", "4000", "--rollouts", "8000"],
     ["benchmarks.faults"],
     ["benchmarks.vllm_faults"],
+    ["benchmarks.publish"],
     ["benchmarks.learning", "--seeds", "0", "1", "2"],
     ["benchmarks.learning", "--control"],
     ["benchmarks.vllm_parity"],

@@ -3,7 +3,7 @@
 Each version is published while conversations of the one before are in flight, and each sampled id is compared with the
 weights of its own version; then a round is played by the new version alone. Once with a tied head, once without.
 
-    python -m benchmarks.vllm_parity [--versions 10] [--conversations 64]
+    python -m benchmarks.vllm_parity [--versions 10] [--conversations 64] [--transport file]
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.samplers import EngineSampler
 from agentrl.run import base_model, sent_tensors
 from agentrl.sync.base import Canary
-from agentrl.sync.file import FileSync
+from agentrl.sync.choose import TransportName, make_transport
+from agentrl.sync.remote import RemoteSync
 from agentrl.testing.memory import MemoryRecorder
 from agentrl.train.policy import Policy
 from agentrl.types import Group, Purpose, Sample
@@ -62,7 +63,7 @@ class Parity:
     policy: Policy
     engine: VllmEngine
     client: HttpClient
-    sync: FileSync
+    sync: RemoteSync
     renderer: Renderer
     num_conversations: int
     difference: float = 0.0
@@ -176,13 +177,13 @@ def untied(model: Path, folder: Path) -> Path:
     return folder
 
 
-async def measure(model: Path, folder: Path, versions: int, conversations: int) -> Parity:
+async def measure(model: Path, folder: Path, transport: TransportName, versions: int, conversations: int) -> Parity:
     """All versions of one model."""
     renderer = Renderer.from_pretrained(str(model))
     options = VllmOptions(model=model, name="vllm", log=folder / "engine.log")
     async with VllmEngine(options) as engine, HttpClient(engine.url, key=engine.key, name=engine.name) as client:
         with Policy.load(model) as policy:
-            sync = FileSync(folder / "weights")
+            sync = RemoteSync(make_transport(transport, folder / "weights"))
             sync.connect(policy.model, [engine])
             parity = Parity(
                 policy=policy, engine=engine, client=client, sync=sync, renderer=renderer,
@@ -208,6 +209,7 @@ def figures(parity: Parity) -> dict[str, Any]:
 async def main() -> bool:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--versions", type=int, default=10)
+    parser.add_argument("--transport", choices=("gloo", "file"), default="gloo")
     parser.add_argument("--conversations", type=int, default=64)
     options = parser.parse_args()
     value = {}
@@ -217,7 +219,7 @@ async def main() -> bool:
         model = await base_model(config, Silent())
         for kind, folder in (("tied", model), ("untied", untied(model, place / "untied"))):
             (place / kind).mkdir(exist_ok=True)
-            parity = await measure(folder, place / kind, options.versions, options.conversations)
+            parity = await measure(folder, place / kind, options.transport, options.versions, options.conversations)
             value[kind] = figures(parity)
             print(kind, value[kind], flush=True)
     good = (

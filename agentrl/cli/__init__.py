@@ -8,11 +8,11 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from agentrl.config import hide_passwords
 from agentrl.errors import AgentRLError
 from agentrl.interrupts import Terminated
 from agentrl.place import place_of, place_text
 from agentrl.run_log import log_path
+from agentrl.urls import hide_passwords
 from agentrl.visible import one_line
 
 COMMANDS = {

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from agentrl.config import ChatConfig, EngineConfig, hide_passwords
+from agentrl.config import ChatConfig, EngineConfig
 from agentrl.errors import EngineError, EngineFault
 from agentrl.rollout.chat_messages import Completion, Json, read_completion, to_request
 from agentrl.rollout.retry import RetryPolicy, repeat
 from agentrl.rollout.transport import Response, Transport, key_of
 from agentrl.types import Message
+from agentrl.urls import hide_passwords
 
 LOGGER = logging.getLogger(__name__)
 PATH = "/chat/completions"

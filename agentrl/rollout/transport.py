@@ -18,8 +18,9 @@ import aiohttp
 import orjson
 from yarl import URL
 
-from agentrl.config import ServerConfig, hide_passwords
+from agentrl.config import ServerConfig
 from agentrl.errors import ConfigError, ContextOverflow, EngineError, EngineFault
+from agentrl.urls import hide_passwords
 
 Json = dict[str, Any]
 _KEEPALIVE_S = 15.0

@@ -8,23 +8,24 @@ between trainer and engine; for a small update it would pass with the old weight
 
 from __future__ import annotations
 
-import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import torch
 
 from agentrl.errors import PublishError
+from agentrl.transfer import Manifest
 
 SIGNIFICANT = 10.0
 """A canary proves a version only where old and new logprobs differ by this many times the noise (V2)."""
 
 Proof = Literal["canary", "checksums"]
+PauseMode = Literal["keep", "wait", "abort"]
+"""What becomes of replies that are being sampled; see SyncConfig.in_flight."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,21 +116,34 @@ class WeightReceiver(Protocol):
 
 
 class RemoteReceiver(Protocol):
-    """What a sync needs of an engine in another process. Methods are called in this order; all raise EngineError."""
+    """What a sync needs of an engine in another process. All methods raise EngineError.
+
+    `meet` comes first and again after a failure; an update is `pause`, `begin_update`, `receive`, `end_update`,
+    `resume`, `score`.
+    """
 
     @property
     def name(self) -> str: ...
 
-    async def pause(self) -> None:
-        """Sample nothing; what runs keeps its place, and its cache is computed anew when it goes on."""
+    @property
+    def num_workers(self) -> int:
+        """Processes that hold the model together; each receives every tensor."""
+        ...
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Sample nothing. Where replies are kept, their caches are computed anew when they go on."""
+        ...
+
+    async def meet(self, transport: str, options: dict[str, Any]) -> None:
+        """Agree on how tensors will travel; `options` are the transport's and fit into JSON."""
         ...
 
     async def begin_update(self) -> None:
-        """New weights are on their way. May be called again after an update that failed."""
+        """New weights are on their way. May be called again after an update that failed or wasn't ended."""
         ...
 
-    async def take_file(self, path: Path) -> dict[str, str]:
-        """Load all tensors of a safetensors file; sha256 (hex) of the bytes of each, as they arrived."""
+    async def receive(self, manifest: Manifest, options: dict[str, Any]) -> dict[str, str]:
+        """Load the manifest's tensors; sha256 (hex) of the bytes of each as they arrived, under all names."""
         ...
 
     async def end_update(self, version: int) -> None:
@@ -206,9 +220,3 @@ def canary_delta(
 def proof_of(canary: Canary, delta: float) -> Proof:
     """The canary counts where the update is significant and the engine is nearer to the new weights than the old."""
     return "canary" if canary.significance >= SIGNIFICANT and delta < canary.change / 2 else "checksums"
-
-
-def checksum(tensor: torch.Tensor) -> str:
-    """sha256 (hex) of the tensor's bytes in C order."""
-    plain = tensor.detach().cpu().contiguous()
-    return hashlib.sha256(plain.reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()

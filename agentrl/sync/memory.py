@@ -23,9 +23,9 @@ from agentrl.sync.base import (
     WeightReceiver,
     WeightSync,
     canary_delta,
-    checksum,
     proof_of,
 )
+from agentrl.transfer import checksum
 
 Named = list[tuple[str, torch.Tensor]]
 

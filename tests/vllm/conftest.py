@@ -18,7 +18,8 @@ from agentrl.engine.vllm.process import VllmOptions
 from agentrl.rollout.http_client import HttpClient
 from agentrl.run import sent_tensors
 from agentrl.sync.base import Canary
-from agentrl.sync.file import FileSync
+from agentrl.sync.choose import TransportName, make_transport
+from agentrl.sync.remote import RemoteSync
 from agentrl.train import tiny
 from agentrl.train.policy import Policy
 
@@ -39,10 +40,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.make(tmp_path_factory.mktemp("model") / "tiny", ["What is 2 + 3? Use the calculator."], seed=0)
 
 
+class FaultyOptions(VllmOptions):
+    """A server whose worker can be told to do wrong."""
+
+    def flags(self, port: int) -> list[str]:
+        return [*super().flags(port), "--worker-extension-cls", "tests.vllm.worker.FaultyExtension"]
+
+
 @pytest.fixture(scope="session")
 def engine(installed: None, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmEngine]:
     log = tmp_path_factory.mktemp("vllm") / "engine.log"
-    engine = VllmEngine(VllmOptions(model=folder, name="vllm", log=log))
+    engine = VllmEngine(FaultyOptions(model=folder, name="vllm", log=log))
     asyncio.run(engine.start())
     yield engine
     asyncio.run(engine.stop())
@@ -55,7 +63,7 @@ class Pair:
     policy: Policy
     engine: VllmEngine
     client: HttpClient
-    sync: FileSync
+    sync: RemoteSync
 
     def local(self) -> dict[str, torch.Tensor]:
         """The policy's own memory: one rank holds all of it."""
@@ -70,17 +78,24 @@ class Pair:
         previous = self.logprobs()
         generator = torch.Generator().manual_seed(seed)
         for tensor in self.local().values():
-            tensor.add_(torch.randn(tensor.shape, generator=generator), alpha=scale)
+            tensor.add_(torch.randn(tensor.shape, generator=generator).to(tensor.device), alpha=scale)
         return Canary(prompt_ids=PROMPT, forced_ids=FORCED, expected=self.logprobs(), previous=previous, noise=NOISE)
 
 
+@pytest.fixture
+def transport_name() -> TransportName:
+    """The one that a run on a CPU uses; tests of the others parametrize it."""
+    return "gloo"
+
+
 @pytest_asyncio.fixture
-async def pair(engine: VllmEngine, folder: Path, tmp_path: Path) -> AsyncIterator[Pair]:
+async def pair(engine: VllmEngine, folder: Path, tmp_path: Path, transport_name: TransportName) -> AsyncIterator[Pair]:
     """Trainer and engine with the model folder's weights, proved, as version 0."""
     with Policy.load(folder, device="cpu", threads=1) as policy:
         async with HttpClient(engine.url, key=engine.key, name=engine.name) as client:
-            sync = FileSync(tmp_path)
+            sync = RemoteSync(make_transport(transport_name, tmp_path / "weights"))
             sync.connect(policy.model, [engine])
             pair = Pair(policy=policy, engine=engine, client=client, sync=sync)
             await sync.publish(0, sent_tensors(policy), pair.update(0.0), client)
             yield pair
+            sync.close()

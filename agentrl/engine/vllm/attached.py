@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import logging
 import re
@@ -10,14 +9,13 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 import httpx
 
-from agentrl.config import hide_passwords
 from agentrl.engine.vllm.engine import VllmEngine
 from agentrl.engine.vllm.process import WEIGHT_BACKEND, VllmOptions, VllmProcess
 from agentrl.errors import ConfigError, EngineError
+from agentrl.urls import hide_passwords, is_loopback
 
 LOGGER = logging.getLogger(__name__)
 Json = dict[str, Any]
@@ -144,7 +142,7 @@ def check_key(url: str, facts: ServerFacts, *, is_training: bool) -> None:
         f"the server at {hide_passwords(url)} lets anybody change its weights: it answers /is_paused without a key. "
         "Start it with --middleware agentrl.engine.vllm.inside.RequireKey and AGENTRL_ENGINE_KEY in its environment"
     )
-    if is_training and not _is_loopback(url):
+    if is_training and not is_loopback(url):
         raise ConfigError(f"{what}, or on 127.0.0.1")
     LOGGER.warning("%s", what)
 
@@ -160,6 +158,7 @@ class AttachedEngine(VllmEngine):
         super().__init__(options)
         self._process = VllmProcess(options=options, url=url.rstrip("/"), key=key or "none")  # it is never started
         self._served_as = model
+        self._num_workers = 1
 
     async def start(self) -> None:
         """Make sure that it can be trained with. Raises ConfigError, which says what it was started without."""
@@ -174,8 +173,13 @@ class AttachedEngine(VllmEngine):
         check_key(self.url, facts, is_training=True)
         check_dtype(self.url, facts, self._options.dtype)
         self.model = self._served_as or str(facts.of("model_config", "served_model_name"))
-        await self._post("/init_weight_transfer_engine", {"init_info": {}})
+        self._num_workers = int(facts.of("parallel_config", "world_size") or 1)
         await self._post("/update_weight_version", {"new_version": "0"})
+
+    @property
+    def num_workers(self) -> int:
+        """See VllmEngine."""
+        return self._num_workers
 
     async def __aexit__(self, *exc: object) -> None:
         """It goes on serving."""
@@ -232,11 +236,3 @@ def _object(response: httpx.Response) -> Json:
     except json.JSONDecodeError:
         answer = None
     return cast(Json, answer) if isinstance(answer, dict) else {}
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

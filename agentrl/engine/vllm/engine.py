@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import secrets
+import ssl
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Self
+from dataclasses import asdict
+from typing import Any, Literal, Self
 
 import httpx
 import torch
@@ -16,15 +18,21 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from agentrl.engine.vllm.process import VllmOptions, VllmProcess
 from agentrl.errors import EngineError
 from agentrl.interrupts import uninterrupted
+from agentrl.transfer import Manifest
 
+PauseMode = Literal["keep", "wait", "abort"]
 _TIMEOUT_S = 300.0
+_TRUSTS_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""For servers that speak no TLS: to read the system's certificates takes 20 ms for each request."""
+_CACHED = [0] * 34
+"""A prompt that fills one block of the cache, and one id more: the last id is never taken from there."""
 _DEATH_LOOKS, _DEATH_LOOK_S = 4, 0.25
 
 
 class VllmEngine:
     """A server that is started and ended here. Use as `async with`.
 
-    A publish calls, in this order: `pause`, `begin_update`, `take_file`, `end_update`, `resume`, `score`.
+    A publish calls, in this order: `pause`, `begin_update`, `receive`, `end_update`, `resume`, `score`.
     """
 
     def __init__(self, options: VllmOptions, on_wait: Callable[[float], None] = lambda seconds: None) -> None:
@@ -37,6 +45,9 @@ class VllmEngine:
         self._options = options
         self._on_wait = on_wait
         self._process = VllmProcess(options=options)
+        self._is_paused = self._is_updating = False
+        self._salt: str | None = None
+        """Of the prompt that was put in the cache at the last pause."""
 
     @property
     def url(self) -> str:
@@ -49,10 +60,10 @@ class VllmEngine:
         return self._process.key
 
     async def start(self) -> None:
-        """Start the server and wait until it serves version 0. Raises ConfigError, EngineError."""
+        """Start the server, or start it anew, and wait until it serves version 0. Raises ConfigError, EngineError."""
+        self.version, self._is_paused, self._is_updating = 0, False, False
         try:
             await self._process.start(self._on_wait)
-            await self._post("/init_weight_transfer_engine", {"init_info": {}})
             await self._post("/update_weight_version", {"new_version": "0"})
         except BaseException:
             await uninterrupted(self.stop())
@@ -90,21 +101,46 @@ class VllmEngine:
 
     # ------------------------------------------------------------------------------------------------- weights
 
-    async def pause(self) -> None:
-        """Freeze what runs; its cache is computed anew, by then with the new weights, when it goes on."""
-        await self._post("/pause?mode=keep&clear_cache=true")
+    @property
+    def num_workers(self) -> int:
+        """Processes that hold the model together."""
+        return max(1, len(self._options.devices))
+
+    async def pause(self, mode: PauseMode = "keep") -> None:
+        """Sample nothing; what runs is kept as it is, finished first, or aborted. Every cache is cleared.
+
+        The cache of what is kept is computed anew, by then with the new weights, when it goes on.
+        """
+        if not self._is_paused:  # or it would not answer
+            self._salt = secrets.token_hex(8)
+            await self._count_cached(self._salt)
+        await self._post(f"/pause?mode={mode}&clear_cache=true")
+        self._is_paused = True
 
     async def resume(self) -> None:
         """Go on."""
         await self._post("/resume")
+        self._is_paused = False
+
+    async def meet(self, transport: str, options: dict[str, Any]) -> None:
+        """Agree with the workers on how tensors will travel. Raises EngineError."""
+        await self._post("/init_weight_transfer_engine", {"init_info": {"transport": transport, "options": options}})
 
     async def begin_update(self) -> None:
         """New weights are on their way."""
+        if self._is_updating:  # the last one wasn't put in force: its tensors will be loaded over
+            await self._post("/finish_weight_update")
         await self._post("/start_weight_update")
+        self._is_updating = True
 
-    async def take_file(self, path: Path) -> dict[str, str]:
-        """Load all tensors from a safetensors file; sha256 of each as it arrived. Raises EngineError by its name."""
-        await self._post("/update_weights", {"update_info": {"path": str(path)}})
+    async def receive(self, manifest: Manifest, options: dict[str, Any]) -> dict[str, str]:
+        """Load all tensors; sha256 of each as it arrived. Raises EngineError by its name."""
+        try:
+            info = {"manifest": asdict(manifest), "options": options}
+            await self._post("/update_weights", {"update_info": info})
+        except EngineError:
+            self._is_updating = False  # vLLM has ended it
+            raise
         answer = await self._post("/collective_rpc", {"method": "agentrl_received"})
         first: dict[str, str] = answer["results"][0]
         for other in answer["results"][1:]:
@@ -115,26 +151,42 @@ class VllmEngine:
     async def end_update(self, version: int) -> None:
         """The weights are in force; what is sampled from now on is stamped with this version."""
         await self._post("/finish_weight_update", {"weight_version": str(version)})
+        self._is_updating = False
         self.version = version
 
     async def score(self, prompt_ids: list[int], forced_ids: list[int]) -> tuple[list[float], list[int]]:
         """Logprobs (temperature 1) of `forced_ids` after `prompt_ids`, and the version in force. Raises EngineError.
 
         As logprobs of a prompt, which are computed anew and never come from a cache; one more id is sampled and thrown
-        away.
+        away. So the caches are asked as well, once after each pause: they must hold nothing from before it.
         """
+        salt, self._salt = self._salt, None
         sampling = {"max_tokens": 1, "temperature": 1.0, "seed": 0, "logprobs": 0, "prompt_logprobs": 0}
         body = {"token_ids": prompt_ids + forced_ids, "sampling_params": sampling, "model": self.model}
-        answer = await self._post("/inference/v1/generate", body)
+        num_cached, answer = await asyncio.gather(self._count_cached(salt), self._post("/inference/v1/generate", body))
+        if num_cached:
+            raise EngineError(
+                f"engine {self.name!r} kept its cache when it was paused: {num_cached} ids of a prompt still come from "
+                "the weights before"
+            )
         given = answer["prompt_logprobs"][len(prompt_ids) :]
         logprobs = [float(entry[str(id)]["logprob"]) for entry, id in zip(given, forced_ids, strict=True)]
         spans = answer["choices"][0]["weight_versions"]
         return logprobs, [int(spans[0]["version"])] * len(forced_ids)
 
+    async def _count_cached(self, salt: str | None) -> int:
+        """Ask for a prompt that nobody else asks for; how many of its ids were in a cache already. None: 0."""
+        if salt is None:
+            return 0
+        sampling = {"max_tokens": 1, "temperature": 0.0}
+        body = {"token_ids": _CACHED, "sampling_params": sampling, "model": self.model, "cache_salt": salt}
+        usage = (await self._post("/inference/v1/generate", body))["usage"]
+        return int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+
     async def _post(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        headers = {"Authorization": f"Bearer {self.key}"}
+        headers, verify = {"Authorization": f"Bearer {self.key}"}, self.url.startswith("https:") or _TRUSTS_NOBODY
         try:
-            async with httpx.AsyncClient(headers=headers, timeout=_TIMEOUT_S, trust_env=False) as http:
+            async with httpx.AsyncClient(headers=headers, timeout=_TIMEOUT_S, trust_env=False, verify=verify) as http:
                 response = await http.post(self.url + path, json=body or {})
         except httpx.HTTPError as error:
             raise await self._why(f"{self.url}{path}: {error!r}") from error

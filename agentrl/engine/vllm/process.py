@@ -21,8 +21,8 @@ from pathlib import Path
 
 import httpx
 
-from agentrl.config import hide_passwords
 from agentrl.errors import ConfigError, EngineError
+from agentrl.urls import hide_passwords
 
 LOGGER = logging.getLogger(__name__)
 LOG_LINES = 15
@@ -30,7 +30,7 @@ LOG_LINES = 15
 MAX_PORTS = 3
 """Tries with another port: one that was free can be taken before the server listens."""
 STOP_S = 20.0
-WEIGHT_BACKEND = "file"
+WEIGHT_BACKEND = "agentrl"
 """How weights come in, by the name under which `agentrl.engine.vllm.inside` registers it."""
 _FATAL = re.compile(r"\((EngineCore|Worker).*\b\w*(Error|Exception): ")
 _LOOK_S = 0.5
@@ -81,6 +81,7 @@ class VllmOptions:
         """What any server needs that is trained with, also one that we don't start."""
         # Logprobs of the distribution that is sampled from; no defaults from the model's generation config.
         flags = ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", "--enable-scale-out"]
+        flags += ["--enable-prompt-tokens-details"]  # how many ids came from a cache
         flags += ["--middleware", "agentrl.engine.vllm.inside.RequireKey"]
         flags += ["--worker-extension-cls", "agentrl.engine.vllm.inside.WorkerExtension"]
         return [*flags, "--weight-transfer-config", json.dumps({"backend": WEIGHT_BACKEND})]
