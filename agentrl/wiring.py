@@ -140,7 +140,7 @@ class Player:
         return report
 
     async def check_logprob_mode(self, prompt: list[int]) -> None:
-        """What each engine samples has the logprobs that the trainer computes (C04, I02). Raises ConfigError."""
+        """What each engine samples has the logprobs that the trainer computes. Raises ConfigError."""
         policy, run, engines = self.learner[0], self.run, self.engines
         assert engines is not None
         tolerance = CANARY_TOLERANCE[run.config.train.dtype]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import shutil
 import subprocess
 import sys
@@ -184,6 +185,17 @@ async def test_c04_raw_logprobs_are_refused(attached: Attached, bare: str) -> No
     async with HttpClient(bare, version=0) as client:
         with pytest.raises(ConfigError, match=r"raw logprobs.*--logprobs-mode processed_logprobs"):
             await check_logprob_mode(client, attached.pair.policy, PROMPT, TOLERANCE)
+
+
+async def test_c04_logprobs_that_would_be_the_same_in_both_modes_are_no_reason_to_refuse(folder: Path) -> None:
+    with Policy.load(folder, device="cpu", threads=1) as policy:
+        num_ids = policy.model.config.vocab_size
+        for parameter in policy.named_parameters().values():
+            parameter.data.zero_()
+        endpoint = ScriptedEndpoint(lambda seen: Reply(ids=[7, 8], logprobs=[-math.log(num_ids)] * 2))
+        async with endpoint, HttpClient(endpoint.url) as client:
+            found = await check_logprob_mode(client, policy, PROMPT, TOLERANCE)
+    assert found["logprob_mode"] == "undecided" and found["mean_difference"] < 1e-5
 
 
 async def test_c02_the_models_own_sampling_defaults_do_not_leak(attached: Attached, bare: str) -> None:
