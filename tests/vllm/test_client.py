@@ -44,7 +44,7 @@ class Paused:
     def __getattr__(self, name: str) -> object:
         return getattr(self.engine, name)
 
-    async def pause(self) -> None:
+    async def pause(self, mode: str) -> None:
         await post(self.engine, f"/pause?{self.query}")
 
 
