@@ -121,7 +121,7 @@ def vocabulary_size(model: Path) -> int:
 
 async def _takes(client: HttpClient, id: int) -> bool:
     try:
-        await client.generate([id], SamplingParams(max_tokens=1, temperature=1.0, seed=0), "start-check")
+        await client.generate([id], SamplingParams(max_tokens=1, temperature=1.0, seed=0), f"start-id-{id}")
     except EngineError as error:
         if error.kind is EngineFault.REFUSED:
             return False
