@@ -180,17 +180,18 @@ class RemoteSync(WeightSync[RemoteReceiver]):
             raise
 
     async def _update(self, version: int, sent: Sent, sums: Awaitable[dict[str, str]]) -> None:
-        for tries_left in reversed(range(MAX_TRIES)):
+        for number in range(MAX_TRIES):
             try:
-                await all_of(engine.begin_update() for engine in self._engines)
+                await all_of(engine.begin_update() for engine in self._engines)  # an engine that is dead says so here
+                if number:
+                    await self._transport.prepare(sent)
                 arrived = await self._transport.deliver(sent)
                 for engine, its in zip(self._engines, arrived, strict=True):
                     _compare(engine.name, version, its, await sums)
                 return
             except (EngineError, PublishError):
-                if not tries_left:
+                if number == MAX_TRIES - 1:
                     raise
-            await self._transport.prepare(sent)
 
     async def _score(self, engine: RemoteReceiver, version: int, canary: Canary) -> float:
         scored = await engine.score(canary.prompt_ids, canary.forced_ids)

@@ -99,9 +99,9 @@ async def test_logprobs_are_of_the_distribution_that_is_sampled_from(pair: Pair)
 
 @BOTH
 async def test_replies_in_flight_that_are_kept_show_both_versions_and_both_are_exact(pair: Pair) -> None:
+    before, canary = copied(pair), pair.update(0.02)
     running = await sampled_in_flight(pair)
-    before = copied(pair)
-    await publish(pair)
+    await pair.sync.publish(1, sent_tensors(pair.policy), canary, pair.client)
     samples = await running
     spans = [generation.spans for _, generation in samples if len(generation.spans) == 2]
     assert spans and all([span.version for span in two] == [0, 1] for two in spans)
@@ -128,9 +128,10 @@ async def test_replies_in_flight_that_are_waited_for_are_of_the_old_version(
 async def test_replies_in_flight_that_are_aborted_are_partial_and_of_the_old_version(
     pair: Pair, transport_name: TransportName, tmp_path: Path
 ) -> None:
+    before, canary = copied(pair), pair.update(0.02)
+    sync = sync_of(pair, make_transport(transport_name, tmp_path / "w"), pair.engine, pause_mode="abort")
     running = await sampled_in_flight(pair)
-    before = copied(pair)
-    await publish(pair, sync_of(pair, make_transport(transport_name, tmp_path / "w"), pair.engine, pause_mode="abort"))
+    await sync.publish(1, sent_tensors(pair.policy), canary, pair.client)
     aborted = [(prompt, reply) for prompt, reply in await running if reply.finish_reason == "abort"]
     assert aborted and all(len(reply.ids) < 400 for _, reply in aborted)
     assert {span.version for _, reply in aborted for span in reply.spans} == {0}
@@ -165,10 +166,11 @@ async def test_a_bad_delivery_is_repeated_while_paused_or_named(
 
 
 async def test_replies_that_were_held_fail_where_the_publish_fails(pair: Pair, tmp_path: Path) -> None:
-    running = await sampled_in_flight(pair)
+    canary = pair.update(0.02)
     sync = sync_of(pair, Twisted("gloo", tmp_path, changed, 2), Spared.of(pair.engine), pause_mode="abort")
+    running = await sampled_in_flight(pair)
     with pytest.raises(PublishError):
-        await publish(pair, sync)
+        await sync.publish(1, sent_tensors(pair.policy), canary, pair.client)
     with pytest.raises(EngineError, match=r"not proved.*model\.norm\.weight"):
         await running
 
@@ -271,15 +273,17 @@ async def test_i08_a_server_that_ignores_updates_is_found_by_the_canary(pair: Pa
 
 
 async def test_i04_a_tied_head_that_stays_as_it_was_is_found_by_the_canary(pair: Pair) -> None:
-    """What vLLM's CPU build does by itself: every tensor arrives, and the packed head is the old one."""
+    """What vLLM's CPU build does by itself, unless the head is sent too: all arrives, and the packed head is stale."""
     engine = Spared.of(pair.engine)
+    sync = sync_of(pair, GlooTransport(), engine)
     await engine._post("/collective_rpc", {"method": "keep_head"})
     try:
         with pytest.raises(PublishError, match="the canary's logprobs differ"):
-            await publish(pair, sync_of(pair, GlooTransport(), engine))
+            await sync.publish(1, pair.policy.tensors(), pair.update(0.02), pair.client)
     finally:
         await engine._post("/collective_rpc", {"method": "renew_head"})
-    assert (await publish(pair, sync_of(pair, GlooTransport(), engine))).canary_delta < 1e-4
+    report = await sync.publish(1, pair.policy.tensors(), pair.update(0.02), pair.client)
+    assert report.canary_delta < 1e-4
 
 
 async def test_i04_a_tied_head_that_the_file_stores_too_is_renewed(folder: Path, tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ def _worker_index(engine: WeightTransferEngine) -> int:
 
 
 def refresh_head(model: Any) -> None:
-    """On a CPU linear layers keep a packed copy, and that of a tied head is not renewed by a reload."""
+    """On a CPU linear layers keep a packed copy, and that of a tied head stays where only its partner is sent."""
     head = getattr(model, "lm_head", None)
     if head is not None and hasattr(head, "cpu_linear"):
         head.quant_method.process_weights_after_loading(head)
