@@ -61,9 +61,10 @@ def _places(text: str, ids: Sequence[int], decode: Decode, control_ids: set[int]
 class TokenPlaces:
     """Which tokens hold which characters of `text` = decode(ids).
 
-    A tag in `control` that was sampled as such is the token that it is. Else beginnings are decoded, since a character may be spread over tokens and a token may hold parts of two. That is
-    done within chunks, so that a long reply costs about two decodings; where chunks don't decode to the text (a
-    character lies across two, or leading spaces are dropped), the whole is one chunk.
+    A tag in `control` that was sampled as such is the token that it is. Else beginnings are decoded, since a character
+    may be spread over tokens and a token may hold parts of two. That is done within chunks, so that a long reply costs
+    about two decodings; where chunks don't decode to the text (a character lies across two, or leading spaces are
+    dropped), the whole is one chunk.
     """
 
     def __init__(self, ids: Sequence[int], decode: Decode, text: str, control: Mapping[str, int]) -> None:
