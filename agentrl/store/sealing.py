@@ -31,7 +31,7 @@ class Encoded(str):
 def seal(values: dict[str, Any]) -> dict[str, Any]:
     """The record to write: clean values (lists and dicts as `Encoded`), and `raw`.
 
-    Raises TypeError for a list or dict that isn't JSON.
+    Raises TypeError for a list or dict that isn't JSON; an Enum or a UUID in one is written as its value or text.
     """
     clean = values.copy()
     originals: dict[str, Any] = {}
