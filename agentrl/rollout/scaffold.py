@@ -25,6 +25,7 @@ from agentrl.rollout.template import USER, ChatTemplate, Json, call_dict
 CallNames = tuple[tuple[str, str], ...]
 """(id, name) of each call of a reply."""
 _TEXT: Json = {"role": "assistant", "content": SENTINEL}
+_AS_TEXT = json.dumps({"x": SENTINEL}, ensure_ascii=False)
 _OPENERS = frozenset({"<|user|>", "<|observation|>", "<|tool_response>"})
 """Tokens that end a reply by opening the next message, and whose templates don't show it: GLM-4.5, Gemma 4."""
 
@@ -181,10 +182,9 @@ def _skeletons(calls: CallNames) -> list[Json]:
     """
     if not calls:
         return [_TEXT]
-    as_text = json.dumps({"x": SENTINEL}, ensure_ascii=False)
     return [
         _with_calls(calls, {}, {"x": SENTINEL}),
-        _with_calls(calls, "{}", as_text),
+        _with_calls(calls, "{}", _AS_TEXT),
         _with_calls(calls[:1], {}, {"x": SENTINEL}),
         _TEXT,
     ]

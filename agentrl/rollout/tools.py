@@ -51,7 +51,8 @@ class ToolRunner:
         def finish(value: Any) -> ToolResult:
             result = as_result(value)
             # A flood is cut before anything else holds it.
-            return replace(result, content=cap_result(result.content, self.limits.max_result_characters))
+            content = cap_result(result.content, self.limits.max_result_characters)
+            return result if content is result.content else replace(result, content=content)
 
         if isinstance(tool, FunctionTool) and not tool.is_async:
             finished: ToolResult = await self.threads.call(lambda: finish(tool.run(arguments, ctx)))

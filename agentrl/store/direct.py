@@ -1,8 +1,8 @@
-"""Statements that go to the driver as text, compiled once: for the writes that come by the thousand.
+"""Statements that go past SQLAlchemy to the driver, as text that is compiled once: for those that come by the thousand.
 
-SQLAlchemy's way from a statement with its parameters to the driver costs as much as SQLite's own work on a small
-record (19 against 12 µs for an insert into `turns`). What is skipped is the conversion of values, so these must be as
-the driver takes them: numbers, text and bytes, with JSON as text (see `sealing.seal`).
+SQLAlchemy's way from a statement with its parameters to the driver costs many times SQLite's own work on a small
+record. What is skipped is the conversion of values, so these must be as the driver takes and gives them: numbers, text
+and bytes, with JSON as text (see `sealing.seal`).
 """
 
 from __future__ import annotations
@@ -11,19 +11,43 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, CursorResult, Delete, Dialect, Insert, Update
+from sqlalchemy import Connection, Delete, Dialect, Insert, Select, Update
+from sqlalchemy.engine.interfaces import DBAPICursor
+from sqlalchemy.exc import DBAPIError
 
 Values = Mapping[str, Any]
-Statement = Insert | Update | Delete
+Statement = Insert | Update | Delete | Select[*tuple[Any, ...]]
+"""One that is kept for the life of the process."""
 
 
-def execute(connection: Connection, statement: Statement, *records: Values) -> CursorResult[Any]:
-    """Run a statement that is kept for the life of the process with one or more records, all of the same names."""
+def execute(connection: Connection, statement: Statement, *records: Values) -> int:
+    """Run a statement with one or more records, all of the same names; how many database records it changed."""
+    return _run(connection, statement, records).rowcount
+
+
+def find(connection: Connection, statement: Statement, values: Values) -> dict[str, Any] | None:
+    """The first record that a statement gives, by the names of its columns; None: there is none."""
+    cursor = _run(connection, statement, [values])
+    record, columns = cursor.fetchone(), cursor.description
+    cursor.close()
+    return None if record is None else {column[0]: value for column, value in zip(columns, record, strict=True)}
+
+
+def _run(connection: Connection, statement: Statement, records: tuple[Values, ...] | list[Values]) -> DBAPICursor:
     text, order, constants = _compiled(statement, connection.dialect, tuple(records[0]))
-    parameters: list[Any] = [{**constants, **record} for record in records]
+    parameters: list[Any] = [{**constants, **record} for record in records] if constants else list(records)
     if order is not None:
         parameters = [tuple([record[name] for name in order]) for record in parameters]
-    return connection.exec_driver_sql(text, parameters[0] if len(parameters) == 1 else parameters)
+    cursor = connection.connection.cursor()
+    driver_error = connection.dialect.loaded_dbapi.Error
+    try:
+        if len(parameters) == 1:
+            cursor.execute(text, parameters[0])
+        else:
+            cursor.executemany(text, parameters)
+    except driver_error as error:  # leaves as SQLAlchemy's, like those of all other statements
+        raise DBAPIError.instance(text, None, error, driver_error, hide_parameters=True) from error
+    return cursor
 
 
 @lru_cache(256)

@@ -6,9 +6,10 @@ no record, `explain` says why.
 
 from __future__ import annotations
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, bindparam, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, or_, select, update
 
 from agentrl.errors import StoreError
+from agentrl.store.direct import Values, find
 from agentrl.store.leases import check_held, find_group, held_group
 from agentrl.store.tables import Groups, ToolCalls, Trajectories, Turns, table
 from agentrl.types import GroupState
@@ -84,8 +85,8 @@ def check_gradable(connection: Connection, trajectory_id: str, lease_generation:
         check_held(group, state["lease_generation"] if lease_generation is None else lease_generation)
 
 
-def _state(connection: Connection, trajectory_id: str) -> RowMapping:
-    state = connection.execute(_STATE, {"trajectory": trajectory_id}).mappings().one_or_none()
+def _state(connection: Connection, trajectory_id: str) -> Values:
+    state = find(connection, _STATE, {"trajectory": trajectory_id})
     if state is None:
         raise StoreError(f"trajectory {trajectory_id} was never begun")
     return state

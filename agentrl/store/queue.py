@@ -14,11 +14,12 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, insert, or_, select, update
 
 from agentrl.errors import StoreError
 from agentrl.store.claims import change_claims, insert_claim, unclaimed
 from agentrl.store.database import Database, database_now
+from agentrl.store.direct import Values
 from agentrl.store.leases import find_group, held_group
 from agentrl.store.line import planned_groups
 from agentrl.store.reading import final_attempts, latest_grades
@@ -183,7 +184,7 @@ def _set(connection: Connection, group_id: str, **changes: Any) -> None:
     connection.execute(update(table(Groups)).where(Groups.id == group_id).values(changes))
 
 
-def _next(connection: Connection, run: str | None, purpose: Purpose | None, limit: int) -> Sequence[RowMapping]:
+def _next(connection: Connection, run: str | None, purpose: Purpose | None, limit: int) -> Sequence[Any]:
     query = select(table(Groups)).where(_IS_FREE).order_by(Groups.ordinal, Groups.planned_at, Groups.id)
     if run is not None:
         query = query.where(Groups.run_id == run)
@@ -192,8 +193,8 @@ def _next(connection: Connection, run: str | None, purpose: Purpose | None, limi
     return connection.execute(query.limit(limit).with_for_update(skip_locked=True)).mappings().all()
 
 
-def _named(connection: Connection, groups: Sequence[str], owner: str) -> list[RowMapping]:
-    found = []
+def _named(connection: Connection, groups: Sequence[str], owner: str) -> list[Values]:
+    found: list[Values] = []
     for group_id in groups:
         group = find_group(connection, group_id)
         free = connection.scalar(select(Groups.id).where(Groups.id == group_id, _IS_FREE)) is not None
@@ -204,7 +205,7 @@ def _named(connection: Connection, groups: Sequence[str], owner: str) -> list[Ro
     return found
 
 
-def _grant(connection: Connection, group: RowMapping, owner: str, ttl_s: float) -> Lease:
+def _grant(connection: Connection, group: Values, owner: str, ttl_s: float) -> Lease:
     again = group["lease_generation"] > 0
     if again:
         _end_unfinished(connection, group["id"])
@@ -234,7 +235,7 @@ def _end_unfinished(connection: Connection, group_id: str) -> None:
     connection.execute(unfinished.values(stop_reason=StopReason.LOST.value, finished_at=time.time()))
 
 
-def _check_complete(connection: Connection, group: RowMapping) -> None:
+def _check_complete(connection: Connection, group: Values) -> None:
     finals = final_attempts(connection, group["id"])
     graded = latest_grades(connection, [final["id"] for final in finals])
     missing = sorted(set(range(group["size"])) - {final["sample"] for final in finals})

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from sqlalchemy import Connection, RowMapping, bindparam, select
+from sqlalchemy import Connection, bindparam, select
 
 from agentrl.errors import StoreError
 from agentrl.store import guarded, values
-from agentrl.store.direct import execute
+from agentrl.store.direct import Values, execute, find
 from agentrl.store.leases import held_group
 from agentrl.store.sealing import seal
 from agentrl.store.tables import (
@@ -32,6 +32,7 @@ from agentrl.types import Artifacts, Grade, Sampler, Task, Trajectory, Turn
 
 T = TypeVar("T")
 _FIND_TASK = select(Tasks.identity).where(Tasks.identity == bindparam("identity"))
+_ADD_GRADE = insertion(Grades).returning(Grades.id)
 
 
 class SqlRecorder:
@@ -75,7 +76,7 @@ class SqlRecorder:
         count = {"trajectory": trajectory.id, "index": turn.index, "sampled": num_sampled}
 
         def work(connection: Connection) -> None:
-            if execute(connection, guarded.COUNT_TURN, count).rowcount == 0:
+            if execute(connection, guarded.COUNT_TURN, count) == 0:
                 due = guarded.explain(connection, trajectory.id)
                 raise StoreError(f"trajectory {trajectory.id}: turn {record['turn']} came where {due} was due")
             execute(connection, insertion(Turns), record)
@@ -92,11 +93,11 @@ class SqlRecorder:
         key = {"trajectory": trajectory.id, "index": turn.index}
 
         def work(connection: Connection) -> None:
-            if execute(connection, guarded.UPDATE_TURN, key | changes).rowcount == 0:
+            if execute(connection, guarded.UPDATE_TURN, key | changes) == 0:
                 guarded.explain(connection, trajectory.id)
                 raise StoreError(f"trajectory {trajectory.id}: turn {turn.index} was never added")
             records = [key | {"place": place} | end for place, end in enumerate(ends)]
-            if records and execute(connection, guarded.UPDATE_CALL, *records).rowcount != len(records):
+            if records and execute(connection, guarded.UPDATE_CALL, *records) != len(records):
                 raise StoreError(f"trajectory {trajectory.id}, turn {turn.index}: a tool call came that it didn't have")
 
         await self._writer.write(work)
@@ -112,7 +113,7 @@ class SqlRecorder:
         data, files = _checked(trajectory.id, lambda: _artifacts(trajectory.id, trajectory.artifacts))
 
         def work(connection: Connection) -> None:
-            if execute(connection, guarded.FINISH, ending).rowcount == 0:
+            if execute(connection, guarded.FINISH, ending) == 0:
                 recorded = guarded.explain(connection, trajectory.id)
                 raise StoreError(f"trajectory {trajectory.id} has {num_turns} turns, of which {recorded} were recorded")
             _insert_all(connection, ArtifactData, data)
@@ -130,9 +131,9 @@ class SqlRecorder:
 
         def work(connection: Connection) -> int:
             guarded.check_gradable(connection, trajectory.id, lease_generation)
-            key = connection.execute(insertion(Grades), record).inserted_primary_key
-            assert key is not None, "an insert of one record returns its key"
-            return int(key[0])
+            added = find(connection, _ADD_GRADE, record)
+            assert added is not None, "an insert of one record returns its key"
+            return int(added["id"])
 
         return await self._writer.write(work)
 
@@ -140,8 +141,8 @@ class SqlRecorder:
 def insert_task(connection: Connection, task: Task) -> str:
     """Insert the task unless it is there; its identity."""
     identity = values.task_identity(task)
-    if connection.scalar(_FIND_TASK, {"identity": identity}) is None:
-        connection.execute(insertion(Tasks), values.task_record(task))
+    if find(connection, _FIND_TASK, {"identity": identity}) is None:
+        execute(connection, insertion(Tasks), values.task_record(task))
     return identity
 
 
@@ -153,7 +154,7 @@ def _checked(trajectory_id: str, build: Callable[[], T]) -> T:
         raise StoreError(f"trajectory {trajectory_id} holds a value that can't be stored: {error}") from error
 
 
-def _check_place(record: Record, group: RowMapping) -> None:
+def _check_place(record: Record, group: Values) -> None:
     """A group's samples are of its run and task: an advantage compares them with one another."""
     for name in ("run_id", "task"):
         if record[name] != group[name]:

@@ -13,7 +13,10 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from types import NoneType
 from typing import Any
+
+import orjson
 
 REPLACEMENT = "\ufffd"
 """Stands in clean text for a character that the database can't hold; numbers become NULL."""
@@ -28,11 +31,13 @@ class Encoded(str):
 def seal(values: dict[str, Any]) -> dict[str, Any]:
     """The record to write: clean values (lists and dicts as `Encoded`), and `raw`.
 
-    Raises TypeError for a list or dict that isn't JSON.
+    Raises TypeError for a list or dict that isn't JSON; an Enum or a UUID in one is written as its value or text.
     """
-    clean: dict[str, Any] = {}
+    clean = values.copy()
     originals: dict[str, Any] = {}
     for name, value in values.items():
+        if type(value) in _ALWAYS_CLEAN:
+            continue
         clean[name], is_same = _clean(value)
         if not is_same:
             originals[name] = value
@@ -55,10 +60,12 @@ def unseal(record: Mapping[Any, Any]) -> dict[str, Any]:
     return values
 
 
+_ALWAYS_CLEAN = frozenset({int, bool, bytes, NoneType})
 _UNCLEAN = re.compile("[\x00\ud800-\udfff]")
 """NUL and lone surrogates; bytes that aren't UTF-8 come as such surrogates (surrogateescape)."""
 _READABLE = json.JSONEncoder(ensure_ascii=False)
 _STRICT = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+_JSON_TYPES = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
 def _clean(value: Any) -> tuple[Any, bool]:
@@ -78,7 +85,7 @@ def _clean(value: Any) -> tuple[Any, bool]:
 
 
 def _is_clean_text(text: str) -> bool:
-    return _UNCLEAN.search(text) is None
+    return "\x00" not in text if text.isascii() else _UNCLEAN.search(text) is None
 
 
 def _clean_text(text: str) -> str:
@@ -88,11 +95,20 @@ def _clean_text(text: str) -> str:
 def _clean_encoding(value: Any) -> str | None:
     """`value` as JSON if a database can hold it. A literal backslash-u0000 in text is a false alarm: one copy more."""
     try:
-        text = _STRICT.encode(value)
+        text = _encoded(value)
         text.encode("utf-8")
     except ValueError:  # NaN or infinity; UnicodeEncodeError: a lone surrogate
         return None
     return None if "\\u0000" in text else text
+
+
+def _encoded(value: Any) -> str:
+    """Strict JSON: orjson's, five times as fast, unless it refuses or may have written null for NaN or infinity."""
+    try:
+        text = orjson.dumps(value, option=_JSON_TYPES).decode()
+    except TypeError:  # a lone surrogate, a large integer, a key that is no text; what isn't JSON is refused again
+        return _STRICT.encode(value)
+    return _STRICT.encode(value) if "null" in text else text
 
 
 def _clean_json(value: Any) -> Any:

@@ -113,11 +113,11 @@ def turn_record(trajectory_id: str, turn: Turn) -> Record:
             "started_at": turn.started_at,
             "reward": turn.reward,
             "text": turn.message.text,
-            "message": turn.message.model_dump(),
+            "message": turn.message.model_dump(exclude_none=True),
             "timings": turn.timings,
             "agent": turn.agent,
             "trained": turn.trained,
-            "prompt_messages": [message.model_dump() for message in turn.prompt_messages],
+            "prompt_messages": [message.model_dump(exclude_none=True) for message in turn.prompt_messages],
         }
     )
 

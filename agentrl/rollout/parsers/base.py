@@ -132,7 +132,7 @@ class ToolCallParser(ABC):
         text = decode(body)
         reply = self._read(disguise(text, body, decode, self.control), tools, truncated, call_prefix)
         if reply.calls:
-            places = TokenPlaces(body, decode, text)
+            places = TokenPlaces(body, decode, text, self.control)
             for call in reply.calls:
                 call.span = places.span(*call.span)
         return reply

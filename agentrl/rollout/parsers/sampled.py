@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate, pairwise
 
 Decode = Callable[[Sequence[int]], str]
@@ -60,27 +61,51 @@ def _places(text: str, ids: Sequence[int], decode: Decode, control_ids: set[int]
 class TokenPlaces:
     """Which tokens hold which characters of `text` = decode(ids).
 
-    Beginnings are decoded, since a character may be spread over tokens and a token may hold parts of two. That is
-    done within chunks, so that a long reply costs about two decodings; where chunks don't decode to the text (a
-    character lies across two, or leading spaces are dropped), the whole is one chunk.
+    A tag in `control` that was sampled as such is the token that it is. Else beginnings are decoded, since a character
+    may be spread over tokens and a token may hold parts of two. That is done within chunks, so that a long reply costs
+    about two decodings; where chunks don't decode to the text (a character lies across two, or leading spaces are
+    dropped), the whole is one chunk.
     """
 
-    def __init__(self, ids: Sequence[int], decode: Decode, text: str) -> None:
-        self._decode = decode
-        self._chunks: list[Sequence[int]] = [ids[i : i + _CHUNK] for i in range(0, len(ids), _CHUNK)]
-        self._pieces = [decode(chunk) for chunk in self._chunks]
-        if "".join(self._pieces) != text:
-            self._chunks, self._pieces = [ids], [text]
-        self._ends = list(accumulate(map(len, self._pieces)))
+    def __init__(self, ids: Sequence[int], decode: Decode, text: str, control: Mapping[str, int]) -> None:
+        self._ids, self._decode, self._text = ids, decode, text
+        self._control = control
 
     def span(self, start: int, end: int) -> tuple[int, int]:
         """[start, end) in characters, not empty, as [start, end) in tokens."""
-        return max(0, self._num_tokens(start + 1) - 1), self._num_tokens(end)
+        first = last = None
+        for tag in self._control:
+            if self._text.startswith(tag, start, end):
+                first = self._token(tag, start)
+            if self._text.endswith(tag, start, end):
+                last = self._token(tag, end - len(tag))
+        begin = max(0, self._num_tokens(start + 1) - 1) if first is None else first
+        return begin, self._num_tokens(end) if last is None else last + 1
+
+    def _token(self, tag: str, place: int) -> int | None:
+        """The token that is the tag at `place`; None: somewhere the tag is spelled, so it can't be told."""
+        id, index = self._control[tag], -1
+        if self._text.count(tag) != self._ids.count(id):
+            return None
+        for _ in range(self._text.count(tag, 0, place) + 1):
+            index = self._ids.index(id, index + 1)
+        return index
+
+    @cached_property
+    def _chunks(self) -> list[tuple[Sequence[int], str]]:
+        """Ids and their text."""
+        chunks = [self._ids[i : i + _CHUNK] for i in range(0, len(self._ids), _CHUNK)]
+        pieces = [self._decode(chunk) for chunk in chunks]
+        return list(zip(chunks, pieces, strict=True)) if "".join(pieces) == self._text else [(self._ids, self._text)]
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(accumulate(len(piece) for _, piece in self._chunks))
 
     def _num_tokens(self, num_chars: int) -> int:
         """The fewest ids whose text begins with the first `num_chars` characters."""
         index = bisect_left(self._ends, num_chars)
-        chunk, piece = self._chunks[index], self._pieces[index]
+        chunk, piece = self._chunks[index]
         wanted = piece[: num_chars - (self._ends[index] - len(piece))]
         low, high = 0, len(chunk)
         while low < high:
@@ -89,4 +114,4 @@ class TokenPlaces:
                 high = middle
             else:
                 low = middle + 1
-        return sum(map(len, self._chunks[:index])) + low
+        return sum(len(chunk) for chunk, _ in self._chunks[:index]) + low

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -175,7 +176,7 @@ def test_a_span_covers_tokens_that_hold_parts_of_characters() -> None:
         return b"".join(symbols[id] for id in ids).decode("utf-8", "replace")
 
     text = decode(range(5))
-    places = TokenPlaces(range(5), decode, text)
+    places = TokenPlaces(range(5), decode, text, {})
     assert places.span(2, 13) == (2, 5)
     assert places.span(1, 2) == (2, 3)
     assert places.span(0, 1) == (0, 1)
@@ -191,6 +192,26 @@ def test_spans_hold_in_long_replies_whether_or_not_chunks_cut_a_character(num_be
         ids = before + made.encode_text(GOOD) + filler * 100
         (call,) = HermesParser().parse(ids, made.decode, tools=TOOLS, stop_ids=made.stop_ids, truncated=True).calls
         assert call.span == (len(before), len(before) + len(made.encode_text(GOOD)))
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(st.sampled_from(["<tool_call>", "</tool_call>", "é", "\U0001f600", "x y", GOOD]), min_size=1), st.data()
+)
+def test_a_tag_that_was_sampled_has_the_place_that_decoding_finds(pieces: list[str], data: st.DataObject) -> None:
+    made = renderer("qwen3")
+    control = {tag: id for tag, id in made.encoder.control.items() if tag in HermesParser.tags}
+    is_sampled = data.draw(st.lists(st.booleans(), min_size=len(pieces), max_size=len(pieces)))
+    ids: list[int] = []
+    for piece, sampled in zip(pieces, is_sampled, strict=True):
+        ids += made.encoder.encode(piece) if sampled else made.encode_text(piece)
+    text = made.decode(ids)
+    start = data.draw(st.integers(0, len(text) - 1))
+    end = data.draw(st.integers(start + 1, len(text)))
+    spans = [match.span() for match in re.finditer("<tool_call>.*?</tool_call>", text)]
+    for place in [(start, end), *spans]:
+        decoded = TokenPlaces(ids, made.decode, text, {}).span(*place)
+        assert TokenPlaces(ids, made.decode, text, control).span(*place) == decoded
 
 
 PIECES = st.sampled_from(
