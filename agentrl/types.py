@@ -107,6 +107,8 @@ class Grade(_Record):
     """How `reward` spreads over the turns; it is not added to `reward`."""
     grader: str = ""
     grader_version: str = ""
+    output: str | None = None
+    """What the grader wrote, for whoever asks why: a test log, a judge's words."""
 
     def settled(self) -> Grade:
         """This grade with a finite reward, or with None and a reason: graders may return None or NaN."""

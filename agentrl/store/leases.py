@@ -8,11 +8,11 @@ from agentrl.errors import LeaseLost, StoreError
 from agentrl.store.tables import Groups, table
 from agentrl.types import GroupState
 
-_FIND = select(table(Groups)).where(Groups.id == bindparam("group")).with_for_update()
+_FIND = select(table(Groups)).where(Groups.id == bindparam("group")).with_for_update(key_share=True)
 
 
 def find_group(connection: Connection, group_id: str) -> RowMapping:
-    """The group's record, locked until the transaction ends. Raises StoreError where there is none."""
+    """The group's record, locked until the transaction ends, though not against records that refer to it. Raises StoreError where there is none."""
     group = connection.execute(_FIND, {"group": group_id}).mappings().one_or_none()
     if group is None:
         raise StoreError(f"no group {group_id!r} in the store")

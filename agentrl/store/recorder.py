@@ -25,6 +25,7 @@ from agentrl.store.tables import (
     Trajectories,
     Turns,
     insertion,
+    insertion_unless_there,
 )
 from agentrl.store.values import Record
 from agentrl.store.writer import Writer
@@ -141,7 +142,7 @@ def insert_task(connection: Connection, task: Task) -> str:
     """Insert the task unless it is there; its identity."""
     identity = values.task_identity(task)
     if connection.scalar(_FIND_TASK, {"identity": identity}) is None:
-        connection.execute(insertion(Tasks), values.task_record(task))
+        connection.execute(insertion_unless_there(Tasks, connection.dialect.name), values.task_record(task))
     return identity
 
 

@@ -230,7 +230,7 @@ def test_j01_a_network_file_system_is_warned_of(
     assert network_file_system(place / "deep" / "er", mounts) == expected
     assert network_file_system(tmp_path, mounts) is None
     assert network_file_system(place, tmp_path / "no mounts") is None
-    monkeypatch.setattr("agentrl.store.database.network_file_system", lambda path: network_file_system(path, mounts))
+    monkeypatch.setattr("agentrl.store.sqlite.network_file_system", lambda path: network_file_system(path, mounts))
     with caplog.at_level(logging.WARNING):
         Store.open(place / "s.db").close()
         Store.open(tmp_path / "s.db").close()
