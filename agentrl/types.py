@@ -379,6 +379,8 @@ class Group:
     lease_generation: int = 0
     reissue: int = 0
     """How often it was given out again after a crash or a stop."""
+    dropped_reason: str | None = None
+    """Why it was dropped, where it was."""
     samples: list[Sample] = field(default_factory=list)
     """The final attempt of each sample."""
 

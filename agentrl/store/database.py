@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sqlalchemy import URL, Connection, Double, Engine, make_url
+from sqlalchemy import URL, Connection, Double, Engine, Integer, LargeBinary, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
@@ -41,6 +41,25 @@ def _now(*_: Any, **__: Any) -> str:
     return "extract(epoch from clock_timestamp())"
 
 
+class num_bytes(FunctionElement[int]):
+    """How many bytes a text, JSON or blob takes."""
+
+    inherit_cache = True
+    type = Integer()
+
+
+@compiles(num_bytes, "sqlite")
+def _sqlite_num_bytes(element: num_bytes, compiler: Any, **options: Any) -> str:
+    return f"length(cast({compiler.process(element.clauses, **options)} as blob))"
+
+
+@compiles(num_bytes)
+def _num_bytes(element: num_bytes, compiler: Any, **options: Any) -> str:
+    (value,) = element.clauses
+    text = "" if isinstance(value.type, LargeBinary) else "::text"
+    return f"octet_length({compiler.process(value, **options)}{text})"
+
+
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Database:
     """An opened database. What goes wrong with it leaves as a StoreError that names it and says what to do."""
@@ -67,7 +86,7 @@ class Database:
             try:
                 yield connection
             except (ValueError, KeyError, struct.error) as error:
-                raise StoreError(f"{self.location}: a record can't be read, it was damaged: {error!r}") from error
+                raise StoreError(f"{self.location}: a record can't be read, it was damaged: {error}") from error
 
     @contextmanager
     def writing(self, *, patient: bool = True) -> Iterator[Connection]:

@@ -51,9 +51,10 @@ def cause_of(error: BaseException) -> BaseException:
 
 
 def text_of(error: BaseException) -> str:
-    """What the driver says, without PostgreSQL's details, which quote what was to be written."""
+    """What the driver says, without what it quotes: PostgreSQL what was to be written, SQLite text that isn't UTF-8."""
     cause = cause_of(error)
-    return getattr(getattr(cause, "diag", None), "message_primary", None) or str(cause)
+    primary: str | None = getattr(getattr(cause, "diag", None), "message_primary", None)
+    return primary or str(cause).partition(" with text '")[0]
 
 
 def advice(error: BaseException) -> str:
@@ -92,9 +93,10 @@ def network_file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) ->
 
 
 def _is_disconnected(error: BaseException) -> bool:
-    is_nameless = not (_name(error) or _state(error))
+    """Was no connection to be had, or was it lost?"""
+    is_stateless = hasattr(cause_of(error), "sqlstate") and not _state(error)
     return isinstance(error, DBAPIError) and (
-        error.connection_invalidated or (is_nameless and isinstance(error, OperationalError | InterfaceError))
+        error.connection_invalidated or (is_stateless and isinstance(error, OperationalError | InterfaceError))
     )
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, func, select
+from sqlalchemy import ColumnElement, Connection, Select, func, select
 from sqlalchemy.orm import aliased
 
 from agentrl.errors import StoreError
-from agentrl.store.records import RunRecord, RunStatus, StepRow, StepUse, TrajectorySummary
+from agentrl.store.records import RunRecord, RunStatus, StepRow, TrajectorySummary
 from agentrl.store.sealing import unseal
-from agentrl.store.tables import Grades, Groups, Runs, StepRows, Steps, Tasks, Trajectories, table
+from agentrl.store.tables import Grades, Groups, Runs, StepRows, Tasks, Trajectories, table
 from agentrl.store.values import read_step_row
 from agentrl.types import Purpose, StopReason
 
@@ -50,23 +50,6 @@ def find_trajectories(
     if stop_reason is not None:
         query = query.where(_ended_as(stop_reason))
     return [_read_summary(record) for record in connection.execute(query).mappings()]
-
-
-def steps_of(connection: Connection, trajectory: str) -> list[StepUse]:
-    """Every step, of any run, that trained on the trajectory, with its Rows (S2)."""
-    of_step = and_(Steps.run_id == StepRows.run_id, Steps.id == StepRows.step_id)
-    query = select(table(StepRows), Steps.ordinal, Steps.abandoned).join(Steps, of_step)
-    query = query.where(StepRows.trajectory_id == trajectory).order_by(*table(StepRows).primary_key.columns)
-    return [
-        StepUse(
-            run=record["run_id"],
-            step=record["step_id"],
-            ordinal=record["ordinal"],
-            abandoned=record["abandoned"],
-            row=read_step_row(record),
-        )
-        for record in connection.execute(query).mappings()
-    ]
 
 
 def rows_of(connection: Connection, run: str, step: int) -> list[StepRow]:

@@ -12,7 +12,10 @@ _FIND = select(table(Groups)).where(Groups.id == bindparam("group")).with_for_up
 
 
 def find_group(connection: Connection, group_id: str) -> RowMapping:
-    """The group's record, locked until the transaction ends, though not against records that refer to it. Raises StoreError where there is none."""
+    """The group's record, locked until the transaction ends, though not against new records that refer to it.
+
+    Raises StoreError where there is none.
+    """
     group = connection.execute(_FIND, {"group": group_id}).mappings().one_or_none()
     if group is None:
         raise StoreError(f"no group {group_id!r} in the store")

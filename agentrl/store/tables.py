@@ -370,5 +370,6 @@ def insertion(model: type[Base]) -> Insert:
 @cache
 def insertion_unless_there(model: type[Base], dialect: str) -> Insert:
     """As `insertion`; a record that has the same key already stays as it is, also where another process adds it now."""
-    of_dialect = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}[dialect]
-    return of_dialect(table(model)).on_conflict_do_nothing()
+    if dialect == "sqlite":
+        return sqlite.insert(table(model)).on_conflict_do_nothing()
+    return postgresql.insert(table(model)).on_conflict_do_nothing()
