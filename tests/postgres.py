@@ -21,12 +21,10 @@ from sqlalchemy import create_engine, text
 from agentrl.store import Store
 
 SUPERVISOR = """
-"$1" -D "$2/data" >"$2/log" 2>&1 &
-server=$!
 trap '' INT TERM HUP
+"$1/pg_ctl" -D "$2/data" -l "$2/log" -w start >&2
 read -r _
-kill -INT $server
-wait $server
+"$1/pg_ctl" -D "$2/data" -m immediate stop >&2
 rm -rf "$2"
 """
 """Its standard input is closed when its parent ends, however that ends: then the server is stopped."""
@@ -39,7 +37,7 @@ SETTINGS = {
 
 @dataclass(kw_only=True, frozen=True)
 class PostgresServer:
-    """A server that listens on a socket in its folder; whoever may enter the folder is let in."""
+    """A server that listens on a socket in its folder."""
 
     folder: Path
     supervisor: subprocess.Popen[bytes]
@@ -63,13 +61,17 @@ class PostgresServer:
             connection.execute(text(statement))
         engine.dispose()
 
-    def stop(self, how: str = "fast") -> None:
-        """As if somebody stopped it: `immediate` is a crash."""
-        self._pg_ctl("stop", "-m", how)
+    def stop(self) -> None:
+        """As if somebody stopped it: every connection is cut."""
+        self._pg_ctl("stop", "-m", "fast")
+
+    def start(self) -> None:
+        """Again, after `stop`."""
+        self._pg_ctl("start", "-w", "-l", str(self.folder / "log"))
 
     def _pg_ctl(self, *arguments: str) -> None:
         command = [str(_programs() / "pg_ctl"), "-D", str(self.folder / "data"), *arguments]
-        subprocess.run(command, check=True, capture_output=True, user=_user(), cwd="/")
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, user=_user(), cwd="/")
 
 
 def find_programs() -> Path | None:
@@ -81,14 +83,17 @@ def find_programs() -> Path | None:
 
 
 @contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
-    """A server that was just made. Raises RuntimeError with its log where it doesn't start."""
+def postgres_server(password: str | None = None) -> Iterator[PostgresServer]:
+    """A server that was just made. Raises RuntimeError with its log where it doesn't start.
+
+    `password`: its user's; None: whoever may enter its folder is let in.
+    """
     folder = Path(tempfile.mkdtemp(prefix="agentrl-pg-"))
     if _user() is not None:
         shutil.chown(folder, _user())
-    _initialise(folder)
+    _initialise(folder, password)
     supervisor = subprocess.Popen(
-        ["sh", "-c", SUPERVISOR, "sh", str(_programs() / "postgres"), str(folder)],
+        ["sh", "-c", SUPERVISOR, "sh", str(_programs()), str(folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -105,9 +110,13 @@ def postgres_server() -> Iterator[PostgresServer]:
         supervisor.wait(60)
 
 
-def _initialise(folder: Path) -> None:
+def _initialise(folder: Path, password: str | None) -> None:
     """Texts are sorted by a language's rules, not by bytes, as on most servers."""
-    options = ["--username", "agentrl", "--auth", "trust", "--encoding", "UTF8", "--no-sync", "--no-instructions"]
+    options = ["--username", "agentrl", "--encoding", "UTF8", "--no-sync", "--no-instructions"]
+    (folder / "password").write_text(password or "")
+    options += (
+        ["--auth", "trust"] if password is None else ["--auth", "scram-sha-256", "--pwfile", f"{folder}/password"]
+    )
     locale = ["--locale-provider", "icu", "--icu-locale", "en-US", "--locale", "C.UTF-8"]
     command = [str(_programs() / "initdb"), "-D", str(folder / "data"), *options]
     for attempt in ([*command, *locale], [*command, "--locale", "C"]):  # servers before 15 know no ICU here

@@ -1,4 +1,4 @@
-"""`agentrl why TRAJECTORY`: why it got its reward, and who trained on it; `--step N --run R`: what a step learnt from."""
+"""`agentrl why TRAJECTORY`: why it got its reward, and who trained on it; `--step N`: what a step learnt from."""
 
 from __future__ import annotations
 
