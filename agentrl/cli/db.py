@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentrl.cli.common import add_db_argument, existing_database, run_async
-from agentrl.interrupts import is_locked
+from agentrl.interrupts import locked
 from agentrl.visible import one_line
 
 if TYPE_CHECKING:
@@ -82,14 +83,20 @@ def _num_records(store: Store) -> int:
 
 def _gc(store: Store, options: argparse.Namespace) -> int:
     runs = [store.find_run(name) for name in options.runs]
-    dead = [record.id for record in runs if Path(record.folder).is_dir() and not is_locked(Path(record.folder))]
-    ids, older_than_s = [record.id for record in runs], options.older_than * DAY_S
-    if options.yes:
-        removed = run_async(store.remove_garbage(runs=ids, dead=dead, older_than_s=older_than_s))
-        print(f"deleted {_garbage_text(removed)}")
-    else:
-        found = store.garbage(runs=ids, dead=dead, older_than_s=older_than_s)
-        print(f"would delete {_garbage_text(found)}; add --yes to do it")
+    with ExitStack() as locks:
+        dead = []
+        for record in runs:
+            folder = Path(record.folder)
+            if record.folder and folder.is_dir():
+                locks.enter_context(locked(folder))  # nobody resumes it meanwhile
+                dead.append(record.id)
+        ids, older_than_s = [record.id for record in runs], options.older_than * DAY_S
+        if options.yes:
+            removed = run_async(store.remove_garbage(runs=ids, dead=dead, older_than_s=older_than_s))
+            print(f"deleted {_garbage_text(removed)}")
+        else:
+            found = store.garbage(runs=ids, dead=dead, older_than_s=older_than_s)
+            print(f"would delete {_garbage_text(found)}; add --yes to do it")
     return 0
 
 
@@ -104,9 +111,13 @@ def _cell(value: object) -> str | int:
 
 def _print_table(head: Sequence[str], rows: Sequence[Sequence[str | int]]) -> None:
     """Columns as wide as what is in them; numbers to the right."""
-    texts = [[f"{cell:,}" if isinstance(cell, int) else one_line(cell) for cell in row] for row in rows]
-    widths = [max(len(row[place]) for row in [list(head), *texts]) for place in range(len(head))]
-    for place, row in enumerate([list(head), *texts]):
-        numbers = [False] * len(head) if not rows else [isinstance(cell, int) for cell in rows[max(0, place - 1)]]
-        columns = zip(row, widths, numbers, strict=True)
-        print("  ".join(text.rjust(width) if right else text.ljust(width) for text, width, right in columns).rstrip())
+    texts = [list(head), *([_text(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[place]) for row in texts) for place in range(len(head))]
+    is_number = [all(isinstance(row[place], int) for row in rows) for place in range(len(head))]
+    for row in texts:
+        cells = zip(row, widths, is_number, strict=True)
+        print("  ".join(text.rjust(width) if right else text.ljust(width) for text, width, right in cells).rstrip())
+
+
+def _text(cell: str | int) -> str:
+    return f"{cell:,}" if isinstance(cell, int) else one_line(cell)
