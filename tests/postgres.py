@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -43,7 +44,7 @@ class PostgresServer:
     supervisor: subprocess.Popen[bytes]
 
     def url(self, database: str = "postgres") -> str:
-        return f"postgresql+psycopg://agentrl@/{database}?host={self.folder}"
+        return f"postgresql+psycopg://agentrl@/{database}?host={quote(str(self.folder), safe='')}"
 
     @contextmanager
     def database(self, template: str = "template1") -> Iterator[str]:
@@ -154,13 +155,18 @@ def _user() -> str | None:
     return "postgres" if "postgres" in names else "nobody"
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    """One server for all tests. Without PostgreSQL they are skipped, but not where changes are judged."""
+def need_postgres() -> None:
+    """Skip the test where there is no PostgreSQL; but where changes are judged, fail."""
     if find_programs() is None:
         if os.environ.get("CI") == "true":
             pytest.fail("PostgreSQL is missing: make system-deps")
         pytest.skip("needs PostgreSQL: make system-deps")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One server for all tests that can share it."""
+    need_postgres()
     with postgres_server() as server:
         yield server
 

@@ -10,7 +10,7 @@ from agentrl.cli.common import add_db_argument, existing_database
 from agentrl.cli.display import number
 from agentrl.cli.transcript import reward_text
 from agentrl.errors import ConfigError, StoreError
-from agentrl.types import Grade, Group, GroupState, Sample
+from agentrl.types import Grade, Group, GroupState, Sample, Sampler
 from agentrl.visible import one_line, visible
 
 if TYPE_CHECKING:
@@ -71,9 +71,11 @@ def _head(sample: Sample, group: Group | None) -> Iterator[str]:
 
 def _ending(sample: Sample) -> Iterator[str]:
     trajectory = sample.trajectory
-    versions = sorted({version for turn in trajectory.turns if turn.trained for version in turn.versions})
-    by = f" by version {', '.join(map(str, versions))}" if versions else ""
-    how = f"{len(trajectory.turns)} turns, {trajectory.num_sampled} ids sampled{by}"
+    trained = [turn for turn in trajectory.turns if turn.trained]
+    versions = sorted({version for turn in trained for version in turn.versions} - {-1})
+    others = sorted({turn.sampler.value for turn in trained if turn.sampler is not Sampler.ENGINE})
+    by = [f"version {version}" for version in versions] + [f"sampler={name}" for name in others]
+    how = f"{len(trajectory.turns)} turns, {trajectory.num_sampled} ids sampled by {', '.join(by) or 'nobody'}"
     yield f"  ending    {trajectory.stop_reason or 'none yet: it is running'} after {how}"
     if trajectory.error:
         yield f"  error     {_shown(trajectory.error)}"
@@ -123,12 +125,13 @@ def _use_lines(use: StepUse, grades: dict[int, Grade], latest: int | None) -> It
     made = "no new version" if use.version_after is None else f"version {use.version_after}"
     abandoned = ", ABANDONED: a later resume went back before it" if use.abandoned else ""
     yield f"trained on by step {use.step} of run {use.run} (ordinal {use.ordinal}){abandoned}"
-    age = "not known: the weights are of another line" if use.staleness is None else f"{use.staleness} versions"
+    age = "none: no earlier version of these weights sampled it" if use.staleness is None else str(use.staleness)
     yield f"  weights   version {use.version_before} → {made}; staleness {age}"
     row = use.row
     if row.grade_id is not None and row.grade_id != latest:
         yield f"  grade     an earlier one: {number(grades[row.grade_id].reward)}"
-    yield f"  Row       up to turn {row.end_turn}, batch {row.batch}: advantage {_signed(row.advantage)}"
+    batch = "in no batch" if row.batch < 0 else f"batch {row.batch}"
+    yield f"  Row       up to turn {row.end_turn}, {batch}: advantage {_signed(row.advantage)}"
     yield f"  ratio     mean {_number(row.ratio_mean)}, max {_number(row.ratio_max)}, clipped {_share(row.clip_share)}"
     yield from _weight_lines(row)
 

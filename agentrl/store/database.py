@@ -148,4 +148,7 @@ def _parse_url(target: str | Path) -> URL:
 
 def _location(url: URL) -> str:
     """The database's name for messages: a path, or the URL without its password."""
-    return str(url.database) if url.get_backend_name() == "sqlite" else url.set(password=None).render_as_string()
+    if url.get_backend_name() == "sqlite":
+        return str(url.database)
+    bare = URL.create(url.drivername, url.username, None, url.host, url.port, url.database, url.query)
+    return bare.render_as_string()
