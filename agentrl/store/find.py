@@ -17,6 +17,7 @@ from agentrl.store.sealing import unseal
 from agentrl.store.tables import Grades, Groups, Runs, StepRows, Tasks, Trajectories, table
 from agentrl.store.values import read_step_row
 from agentrl.types import Purpose, StopReason
+from agentrl.visible import visible
 
 Kind = Literal["run", "group", "trajectory"]
 
@@ -62,6 +63,7 @@ def rows_of(connection: Connection, run: str, step: int) -> list[StepRow]:
 def resolve(connection: Connection, kind: Kind, prefix: str) -> str:
     """The one id that starts with `prefix`. Raises StoreError with the candidates where none or several do."""
     column = {"run": Runs.id, "group": Groups.id, "trajectory": Trajectories.id}[kind]
+    prefix = visible(prefix)  # what isn't printable is in no id, and not every database takes it
     if connection.scalar(select(column).where(column == prefix)) is not None:
         return prefix
     query = select(column).where(column.startswith(prefix, autoescape=True)).order_by(column)

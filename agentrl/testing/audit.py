@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from agentrl.config import hide_passwords
 from agentrl.errors import AgentRLError, StoreError
 from agentrl.testing.audit_queries import OF_COMPLETED, QUERIES
 
@@ -163,7 +164,7 @@ def _connected(database: str | Path) -> Iterator[Connection]:
         engine.dispose()
     except SQLAlchemyError as error:
         cause = getattr(error, "orig", None) or error
-        raise StoreError(f"{name}: {cause}; is it a database of agentrl?") from error
+        raise StoreError(f"{hide_passwords(name)}: {cause}; is it a database of agentrl?") from error
 
 
 def main(arguments: Sequence[str]) -> int:

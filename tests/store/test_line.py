@@ -216,6 +216,9 @@ async def test_ids_are_found_by_their_start(store: Store) -> None:
         store.resolve("trajectory", "ab_3")
     with pytest.raises(StoreError, match="there are none"):
         store.resolve("group", "x")
+    for odd in ("a\x00", "\udcff"):
+        with pytest.raises(StoreError, match="no trajectory id starts with"):
+            store.resolve("trajectory", odd)
 
 
 async def test_missing_records_are_named(store: Store) -> None:
