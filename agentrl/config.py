@@ -306,9 +306,9 @@ class StoreConfig(Section):
     """The database."""
 
     url: str | None = None
-    """SQLAlchemy URL; None: sqlite file agentrl.db in the runs folder."""
+    """Path of a SQLite file or postgresql+psycopg://user@host/database; None: agentrl.db in the runs folder."""
     busy_timeout_s: float = Field(30.0, gt=0)
-    """How long a write waits while another process writes to a SQLite file; then the run stops, resumable."""
+    """How long a write waits for another process's lock; then the run stops, resumable."""
 
 
 class LogConfig(Section):

@@ -107,6 +107,8 @@ class Grade(_Record):
     """How `reward` spreads over the turns; it is not added to `reward`."""
     grader: str = ""
     grader_version: str = ""
+    output: str | None = None
+    """What the grader wrote, for whoever asks why: a test log, a judge's words."""
 
     def settled(self) -> Grade:
         """This grade with a finite reward, or with None and a reason: graders may return None or NaN."""
@@ -377,6 +379,8 @@ class Group:
     lease_generation: int = 0
     reissue: int = 0
     """How often it was given out again after a crash or a stop."""
+    dropped_reason: str | None = None
+    """Why it was dropped, where it was."""
     samples: list[Sample] = field(default_factory=list)
     """The final attempt of each sample."""
 

@@ -107,6 +107,7 @@ class Calculator(Environment):
             parts={"answered": float(bool(found)), "num_calls": float(num_calls)},
             grader="calculator",
             grader_version=cls.version,
+            output=f"the last answer is {found[-1] if found else 'missing'}; {task.data['answer']} was due",
         )
 
     def oracle(self, task: Task) -> Oracle:

@@ -1,4 +1,4 @@
-"""The kill soak in short; `make soak` is the long form."""
+"""The kill soaks in short; `make soak` is the long form."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.postgres import need_postgres
 
 ROOT = Path(__file__).parent.parent
 
@@ -19,3 +21,15 @@ def test_a_run_survives_sigkill(tmp_path: Path) -> None:
     result = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == 0 and result["ok"], done.stdout + done.stderr
     assert result["value"]["kills"] >= 4 and result["value"]["trajectories"] > 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_the_queue_survives_sigkill_of_its_workers(database: str) -> None:
+    if database == "postgresql":
+        need_postgres()
+    command = [sys.executable, "-m", "benchmarks.queue_soak", "--kills", "12", "--database", database]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=540)
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert done.returncode == 0 and result["ok"], done.stdout + done.stderr
+    assert result["value"]["kills"] == 12 and result["value"]["groups"] > 5

@@ -22,6 +22,8 @@ COMMANDS = {
     "sft": "warm start: imitate the environment's oracle",
     "runs": "list the runs of a database: status, last metrics, folder",
     "show": "print a stored trajectory, token by token",
+    "why": "tell why a rollout got its reward, and who trained on it",
+    "db": "look after a database: stats, verify, gc, migrate",
     "doctor": "what a model's chat template does, and whether it can be trained",
     "env": "list, make and check environments",
 }

@@ -15,9 +15,11 @@ from agentrl.types import GroupState, Purpose
 def insert_claim(connection: Connection, run: str, step: int, group_id: str) -> None:
     """Claim one group for a step. Raises StoreError where it can't be trained on, or is claimed by the run."""
     open_step = Steps.run_id == run, Steps.id == step, Steps.state == StepState.BEGUN.value, ~Steps.abandoned
-    if connection.scalar(select(Steps.id).where(*open_step)) is None:
+    if connection.scalar(select(Steps.id).where(*open_step).with_for_update(read=True)) is None:
         raise StoreError(f"step {step} of run {run} isn't open: it was never begun, is recorded or was abandoned")
-    query = select(Groups.run_id, Groups.purpose, Groups.state).where(Groups.id == group_id).with_for_update()
+    query = (
+        select(Groups.run_id, Groups.purpose, Groups.state).where(Groups.id == group_id).with_for_update(key_share=True)
+    )
     group = connection.execute(query).mappings().one_or_none()
     if group is None:
         raise StoreError(f"no group {group_id!r} in the store")

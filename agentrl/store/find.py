@@ -8,15 +8,16 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, func, select
+from sqlalchemy import ColumnElement, Connection, Select, func, select
 from sqlalchemy.orm import aliased
 
 from agentrl.errors import StoreError
-from agentrl.store.records import RunRecord, RunStatus, StepRow, StepUse, TrajectorySummary
+from agentrl.store.records import RunRecord, RunStatus, StepRow, TrajectorySummary
 from agentrl.store.sealing import unseal
-from agentrl.store.tables import Grades, Groups, Runs, StepRows, Steps, Tasks, Trajectories, table
+from agentrl.store.tables import Grades, Groups, Runs, StepRows, Tasks, Trajectories, table
 from agentrl.store.values import read_step_row
 from agentrl.types import Purpose, StopReason
+from agentrl.visible import visible
 
 Kind = Literal["run", "group", "trajectory"]
 
@@ -52,23 +53,6 @@ def find_trajectories(
     return [_read_summary(record) for record in connection.execute(query).mappings()]
 
 
-def steps_of(connection: Connection, trajectory: str) -> list[StepUse]:
-    """Every step, of any run, that trained on the trajectory, with its Rows (S2)."""
-    of_step = and_(Steps.run_id == StepRows.run_id, Steps.id == StepRows.step_id)
-    query = select(table(StepRows), Steps.ordinal, Steps.abandoned).join(Steps, of_step)
-    query = query.where(StepRows.trajectory_id == trajectory).order_by(*table(StepRows).primary_key.columns)
-    return [
-        StepUse(
-            run=record["run_id"],
-            step=record["step_id"],
-            ordinal=record["ordinal"],
-            abandoned=record["abandoned"],
-            row=read_step_row(record),
-        )
-        for record in connection.execute(query).mappings()
-    ]
-
-
 def rows_of(connection: Connection, run: str, step: int) -> list[StepRow]:
     """The Rows of a step in the order (batch, position)."""
     query = select(table(StepRows)).where(StepRows.run_id == run, StepRows.step_id == step)
@@ -79,6 +63,7 @@ def rows_of(connection: Connection, run: str, step: int) -> list[StepRow]:
 def resolve(connection: Connection, kind: Kind, prefix: str) -> str:
     """The one id that starts with `prefix`. Raises StoreError with the candidates where none or several do."""
     column = {"run": Runs.id, "group": Groups.id, "trajectory": Trajectories.id}[kind]
+    prefix = visible(prefix)  # what isn't printable is in no id, and not every database takes it
     if connection.scalar(select(column).where(column == prefix)) is not None:
         return prefix
     query = select(column).where(column.startswith(prefix, autoescape=True)).order_by(column)

@@ -9,11 +9,14 @@ from agentrl.store.direct import Values, find
 from agentrl.store.tables import Groups, table
 from agentrl.types import GroupState
 
-_FIND = select(table(Groups)).where(Groups.id == bindparam("group")).with_for_update()
+_FIND = select(table(Groups)).where(Groups.id == bindparam("group")).with_for_update(key_share=True)
 
 
 def find_group(connection: Connection, group_id: str) -> Values:
-    """The group's record, locked until the transaction ends. Raises StoreError where there is none."""
+    """The group's record, locked until the transaction ends, though not against new records that refer to it.
+
+    Raises StoreError where there is none.
+    """
     group = find(connection, _FIND, {"group": group_id})
     if group is None:
         raise StoreError(f"no group {group_id!r} in the store")

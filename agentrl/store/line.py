@@ -12,7 +12,7 @@ from agentrl.errors import StoreError
 from agentrl.store.claims import change_claims
 from agentrl.store.records import ClaimState, StepRecord, StepRow, StepState, VersionRecord
 from agentrl.store.sealing import seal, unseal
-from agentrl.store.tables import Claims, EngineCalls, Groups, StepRows, Steps, Trajectories, Versions, table
+from agentrl.store.tables import Claims, EngineCalls, Groups, Runs, StepRows, Steps, Trajectories, Versions, table
 from agentrl.store.values import step_row_record
 from agentrl.types import GroupState, StopReason
 
@@ -111,7 +111,11 @@ def steps(connection: Connection, run: str) -> list[StepRecord]:
 
 
 def _next_id(connection: Connection, run: str, model: type[Versions] | type[Steps]) -> int:
-    """Records are never deleted, so one more than the largest id was never used; two writers can't get the same."""
+    """Versions and steps are never deleted, so one more than the largest id was never used.
+
+    Two writers can't get the same: the run's record is locked.
+    """
+    connection.execute(select(Runs.id).where(Runs.id == run).with_for_update(key_share=True))
     largest = connection.scalar(select(func.max(model.id)).where(model.run_id == run))
     return 0 if largest is None else largest + 1
 

@@ -190,7 +190,7 @@ def _next(connection: Connection, run: str | None, purpose: Purpose | None, limi
         query = query.where(Groups.run_id == run)
     if purpose is not None:
         query = query.where(Groups.purpose == purpose.value)
-    return connection.execute(query.limit(limit).with_for_update(skip_locked=True)).mappings().all()
+    return connection.execute(query.limit(limit).with_for_update(skip_locked=True, key_share=True)).mappings().all()
 
 
 def _named(connection: Connection, groups: Sequence[str], owner: str) -> list[Values]:

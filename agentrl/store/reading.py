@@ -7,10 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, func, select
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import InstrumentedAttribute
 
 from agentrl.errors import StoreError
 from agentrl.store import values
+from agentrl.store.damage import UNREADABLE, damage_of
+from agentrl.store.faults import is_down
 from agentrl.store.sealing import unseal
 from agentrl.store.tables import (
     ArtifactData,
@@ -34,10 +37,19 @@ TurnKey = tuple[str, int]
 
 
 def load_trajectories(connection: Connection, ids: Sequence[str]) -> list[Trajectory]:
-    """The trajectories in the order of `ids`, equal to what was recorded. Raises StoreError for a missing one."""
+    """The trajectories in the order of `ids`, equal to what was recorded.
+
+    Raises StoreError for a missing one, ValueError that names the record which is damaged.
+    """
     found: dict[str, Trajectory] = {}
     for start in range(0, len(ids), CHUNK):
-        found |= _load_chunk(connection, ids[start : start + CHUNK])
+        chunk = ids[start : start + CHUNK]
+        try:
+            found |= _load_chunk(connection, chunk)
+        except (*UNREADABLE, OperationalError) as error:
+            if is_down(error):
+                raise
+            raise ValueError(next(damage_of(connection, list(chunk)), error)) from error
     missing = [id for id in ids if id not in found]
     if missing:
         raise StoreError(f"no trajectory {missing[0]!r} in the store")
@@ -69,6 +81,7 @@ def load_group(connection: Connection, group_id: str) -> Group:
         state=GroupState(group["state"]),
         lease_generation=group["lease_generation"],
         reissue=group["reissue"],
+        dropped_reason=unseal(group)["dropped_reason"],
         samples=[_sample(trajectory, grades) for trajectory in trajectories],
     )
 

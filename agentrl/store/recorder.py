@@ -25,6 +25,7 @@ from agentrl.store.tables import (
     Trajectories,
     Turns,
     insertion,
+    insertion_unless_there,
 )
 from agentrl.store.values import Record
 from agentrl.store.writer import Writer
@@ -68,7 +69,7 @@ class SqlRecorder:
 
         Raises StoreError, naming trajectory and turn, where lengths don't agree (T5).
         """
-        _check_lengths(trajectory.id, turn)
+        check_lengths(trajectory.id, turn)
         record = _checked(trajectory.id, lambda: values.turn_record(trajectory.id, turn))
         calls = _checked(trajectory.id, lambda: _engine_calls(trajectory.id, turn))
         tool_calls = _checked(trajectory.id, lambda: _tool_calls(trajectory.id, turn))
@@ -142,7 +143,7 @@ def insert_task(connection: Connection, task: Task) -> str:
     """Insert the task unless it is there; its identity."""
     identity = values.task_identity(task)
     if find(connection, _FIND_TASK, {"identity": identity}) is None:
-        execute(connection, insertion(Tasks), values.task_record(task))
+        execute(connection, insertion_unless_there(Tasks, connection.dialect.name), values.task_record(task))
     return identity
 
 
@@ -163,7 +164,8 @@ def _check_place(record: Record, group: Values) -> None:
         raise StoreError(f"trajectory {record['id']}: sample {record['sample']} in a group of {group['size']}")
 
 
-def _check_lengths(trajectory_id: str, turn: Turn) -> None:
+def check_lengths(trajectory_id: str, turn: Turn) -> None:
+    """Raise StoreError, naming trajectory and turn, unless ids, logprobs and engine calls fit together (T5)."""
     where = f"trajectory {trajectory_id}, turn {turn.index}"
     num_sampled = len(turn.sampled_ids)
     if len(turn.logprobs) != num_sampled:

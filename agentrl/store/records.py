@@ -67,13 +67,22 @@ class StepRow:
 
 @dataclass(kw_only=True, slots=True)
 class StepUse:
-    """A step that used a trajectory (S2)."""
+    """A Row of a trajectory that a step used (S2)."""
 
     run: str
     step: int
     ordinal: int
     abandoned: bool
     row: StepRow
+    version_before: int
+    """The version of `run` that the step changed."""
+    version_after: int | None
+    """What it made of it; None: a step without signal, or one that isn't recorded yet."""
+    staleness: int | None
+    """How many versions lie between the oldest that sampled the trajectory and `version_before`.
+
+    None where that one isn't an ancestor of `version_before`: a replay by weights of another line, or text without ids.
+    """
 
 
 @dataclass(kw_only=True, slots=True)

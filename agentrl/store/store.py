@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from sqlalchemy import Connection, insert, select, update
 
 from agentrl.errors import StoreError
-from agentrl.store import find, line, reading
+from agentrl.store import find, line, lineage, reading, upkeep
+from agentrl.store.damage import Damage
 from agentrl.store.database import Database
 from agentrl.store.queue import Queue
 from agentrl.store.recorder import SqlRecorder
@@ -24,11 +25,12 @@ from agentrl.store.records import (
     TrajectorySummary,
     VersionRecord,
 )
-from agentrl.store.schema import migrate
+from agentrl.store.schema import Migrated, migrate
 from agentrl.store.sealing import seal, unseal
 from agentrl.store.tables import Runs, table
+from agentrl.store.verify import verify
 from agentrl.store.writer import Writer
-from agentrl.types import Group, Purpose, Sample, StopReason, Trajectory
+from agentrl.types import Grade, Group, Purpose, Sample, StopReason, Trajectory
 
 
 class Store:
@@ -61,6 +63,15 @@ class Store:
             database.close()
             raise
         return cls(database)
+
+    @classmethod
+    def migrate(cls, target: str | Path) -> Migrated:
+        """Bring a database to this code's schema; `open` does it too. Raises StoreError as `open` does."""
+        database = Database.open(target, busy_timeout_s=30.0)
+        try:
+            return migrate(database)
+        finally:
+            database.close()
 
     def close(self) -> None:
         """Finish the writes that were asked for and close the database. Can be called again."""
@@ -215,9 +226,14 @@ class Store:
             )
 
     def steps_of(self, trajectory: str) -> list[StepUse]:
-        """Every step that trained on the trajectory, with advantage, ratio and clip share (S2)."""
+        """Every step that trained on the trajectory, with advantage, ratio, clip share and staleness (S2)."""
         with self._database.reading() as connection:
-            return find.steps_of(connection, trajectory)
+            return lineage.steps_of(connection, trajectory)
+
+    def grades_of(self, trajectory: str) -> dict[int, Grade]:
+        """All grades of the trajectory by id; the last one is the latest."""
+        with self._database.reading() as connection:
+            return lineage.grades_of(connection, trajectory)
 
     def trajectories_of(self, run: str, step: int) -> list[str]:
         """The trajectories that a step trained on, in the order of its Rows (S2)."""
@@ -232,3 +248,39 @@ class Store:
         """The one id that starts with `prefix`. Raises StoreError listing candidates where none or several do."""
         with self._database.reading() as connection:
             return find.resolve(connection, kind, prefix)
+
+    # Upkeep
+
+    def table_stats(self) -> list[upkeep.TableStats]:
+        """How much each table holds, the largest first."""
+        with self._database.reading() as connection:
+            return upkeep.table_stats(connection)
+
+    def run_stats(self) -> list[upkeep.RunStats]:
+        """How much each run holds, the newest first."""
+        with self._database.reading() as connection:
+            return upkeep.run_stats(connection)
+
+    def verify(self) -> Iterator[Damage]:
+        """Every record that isn't as it was written: hashes and lengths are computed again."""
+        with self._database.reading() as connection:
+            yield from verify(connection)
+
+    def garbage(
+        self, *, runs: Sequence[str] = (), dead: Collection[str] = (), older_than_s: float = 0.0
+    ) -> upkeep.Garbage:
+        """What may be deleted: see `upkeep.garbage`. Nothing is."""
+        with self._database.reading() as connection:
+            return upkeep.garbage(connection, runs=runs, dead=dead, older_than_s=older_than_s)
+
+    async def remove_garbage(
+        self, *, runs: Sequence[str] = (), dead: Collection[str] = (), older_than_s: float = 0.0
+    ) -> upkeep.Garbage:
+        """Delete it, all or nothing; what went."""
+
+        def work(connection: Connection) -> upkeep.Garbage:
+            found = upkeep.garbage(connection, runs=runs, dead=dead, older_than_s=older_than_s)
+            upkeep.remove(connection, found)
+            return found
+
+        return await self._writer.write(work)

@@ -29,6 +29,7 @@ from sqlalchemy import (
     insert,
     text,
 )
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 _NAMES = {
@@ -325,6 +326,8 @@ class Grades(Sealed, Base):
     turn_rewards: Mapped[list[Any] | None]
     grader: Mapped[str]
     grader_version: Mapped[str]
+    output: Mapped[str | None]
+    """What the grader wrote."""
     created_at: Mapped[float]
 
 
@@ -362,3 +365,12 @@ def table(model: type[Base]) -> Table:
 def insertion(model: type[Base]) -> Insert:
     """The INSERT into the table behind `model`, made once: building and hashing a statement costs more than SQLite."""
     return insert(table(model))
+
+
+@cache
+@cache
+def insertion_unless_there(model: type[Base], dialect: str) -> Insert:
+    """As `insertion`; a record that has the same key already stays as it is, also where another process adds it now."""
+    if dialect == "sqlite":
+        return sqlite.insert(table(model)).on_conflict_do_nothing()
+    return postgresql.insert(table(model)).on_conflict_do_nothing()

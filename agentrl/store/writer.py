@@ -13,12 +13,14 @@ from sqlalchemy import Connection
 
 from agentrl.errors import StoreError
 from agentrl.store.database import Database
-from agentrl.store.faults import is_down
+from agentrl.store.faults import is_collision, is_down
 
 T = TypeVar("T")
 
 MAX_GROUP = 256
 """Writes per transaction: bounds how long other processes wait for the write lock (about 0.1 s)."""
+MAX_COLLISIONS = 10
+"""How often a transaction is tried again that the database ended in favour of another process's."""
 
 
 @dataclass(slots=True)
@@ -112,7 +114,7 @@ class Writer:
             write.error = error
             group.append(write)
 
-    def _commit(self, group: list[_Write]) -> None:
+    def _commit(self, group: list[_Write], num_collisions: int = 0) -> None:
         """Try the whole group at once; where a write of it fails, again with a savepoint for each write.
 
         Savepoints are dear compared with small inserts and failures are rare. A work may so run twice, but at most
@@ -127,17 +129,23 @@ class Writer:
             self._is_down = False
         except Exception as error:
             self._is_down = not is_begun or is_down(error)
-            if self._is_down or len(group) == 1:
+            if is_collision(error) and num_collisions < MAX_COLLISIONS:
+                self._commit(group, num_collisions + 1)
+            elif self._is_down or len(group) == 1:
                 self._fail_all(group, error)
             else:
                 self._commit_singly(group)
 
-    def _commit_singly(self, group: list[_Write]) -> None:
+    def _commit_singly(self, group: list[_Write], num_collisions: int = 0) -> None:
+        for write in group:
+            write.error = None
         try:
             with self._database.writing() as connection:
                 for write in group:
                     self._attempt(connection, write)
         except Exception as error:  # no transaction, or none that could be committed
+            if is_collision(error) and num_collisions < MAX_COLLISIONS:
+                return self._commit_singly(group, num_collisions + 1)
             self._is_down = True
             self._fail_all(group, error)
 
@@ -147,7 +155,7 @@ class Writer:
             write.result = write.work(connection)
             savepoint.commit()
         except Exception as error:
-            if is_down(error):  # the database may have ended the whole transaction by itself
+            if is_down(error) or is_collision(error):  # the database may have ended the whole transaction by itself
                 raise
             savepoint.rollback()
             self._fail(write, error)

@@ -23,6 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from agentrl.errors import AgentRLError, StoreError
 from agentrl.testing.audit_queries import OF_COMPLETED, QUERIES
+from agentrl.urls import hide_passwords
 
 
 class Violation(NamedTuple):
@@ -163,7 +164,7 @@ def _connected(database: str | Path) -> Iterator[Connection]:
         engine.dispose()
     except SQLAlchemyError as error:
         cause = getattr(error, "orig", None) or error
-        raise StoreError(f"{name}: {cause}; is it a database of agentrl?") from error
+        raise StoreError(f"{hide_passwords(name)}: {cause}; is it a database of agentrl?") from error
 
 
 def main(arguments: Sequence[str]) -> int:

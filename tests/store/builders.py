@@ -7,6 +7,8 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+from sqlalchemy import create_engine
+
 from agentrl.store import Lease, Store
 from agentrl.types import (
     Artifacts,
@@ -122,3 +124,15 @@ def _comparable(value: Any) -> Any:
 
 def artifacts() -> Artifacts:
     return Artifacts(data={"state": [1, None, {"x": "ü"}]}, files={"a.patch": b"\x00\xff", "b": b""})
+
+
+def sql(target: Any, *statements: str) -> list[tuple[Any, ...]]:
+    """Run statements from outside, at a path or URL; the records of the last one."""
+    engine = create_engine(str(target) if "://" in str(target) else f"sqlite:///{target}")
+    try:
+        with engine.begin() as connection:
+            for statement in statements:
+                result = connection.exec_driver_sql(statement)
+            return [tuple(record) for record in result.fetchall()] if result.returns_rows else []
+    finally:
+        engine.dispose()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 import subprocess
 import sys
-from pathlib import Path
 
 from agentrl.store import Store
 from agentrl.types import StopReason
-from tests.store.builders import turn
+from tests.store.builders import sql, turn
 
 PROCESS = """
 import asyncio, sys
@@ -35,9 +33,8 @@ asyncio.run(main())
 """
 
 
-async def test_kill_leaves_every_finished_trajectory_readable(tmp_path: Path) -> None:
-    path = tmp_path / "s.db"
-    process = subprocess.Popen([sys.executable, "-c", PROCESS, str(path)], stdout=subprocess.PIPE, text=True)
+async def test_kill_leaves_every_finished_trajectory_readable(target: str) -> None:
+    process = subprocess.Popen([sys.executable, "-c", PROCESS, target], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     reported = [process.stdout.readline().split() for _ in range(60)]
     process.kill()
@@ -45,7 +42,7 @@ async def test_kill_leaves_every_finished_trajectory_readable(tmp_path: Path) ->
     reported += [line.split() for line in process.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
     process.wait()
     process.stdout.close()
-    with Store.open(path) as store:
+    with Store.open(target) as store:
         for id, _ in reported:
             trajectory = store.load_trajectory(id)
             assert trajectory.stop_reason is StopReason.COMPLETED
@@ -54,9 +51,8 @@ async def test_kill_leaves_every_finished_trajectory_readable(tmp_path: Path) ->
         grades = {s.trajectory.id: s.grade_id for g in store.queue.groups(run.id) for s in store.load_group(g).samples}
         assert all(grades[id] == int(grade_id) for id, grade_id in reported)
         await check_reissue(store)
-    connection = sqlite3.connect(path)
-    assert connection.execute("pragma integrity_check").fetchone() == ("ok",)
-    connection.close()
+    if "://" not in target:
+        assert sql(target, "pragma integrity_check") == [("ok",)]
 
 
 async def check_reissue(store: Store) -> None:

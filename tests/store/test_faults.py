@@ -20,7 +20,7 @@ from agentrl.store.faults import network_file_system
 from agentrl.store.schema import migrate
 from agentrl.store.writer import Writer
 from agentrl.types import Message, StopReason
-from tests.store.builders import record, start_run, tool_call, trajectory, turn
+from tests.store.builders import record, sql, start_run, tool_call, trajectory, turn
 from tests.store.disks import small_disk
 
 
@@ -171,21 +171,34 @@ async def test_a_page_that_was_damaged_is_named_when_it_is_read(tmp_path: Path) 
             store.load_sample(id)
 
 
-async def test_a_record_that_was_damaged_is_named_when_it_is_read(store: Store) -> None:
+DAMAGES = [
+    ("turns", "sampled_ids", "substr(sampled_ids, 1, 3)", "unpack requires"),
+    ("turns", "sampler", "'shrug'", "'shrug' is not a valid Sampler"),
+    ("engine_calls", "raw", "(select sampled_ids from turns limit 1)", "codec can't decode|Expecting value"),
+    ("tool_calls", "status", "'shrug'", "'shrug' is not a valid CallStatus"),
+    ("trajectories", "stop_reason", "'shrug'", "'shrug' is not a valid StopReason"),
+]
+ONLY_SQLITE = [
+    ("turns", "message", "'{'", "message is no JSON"),
+    ("turns", "text", "cast(x'ff' as text)", "Could not decode to UTF-8 column 'text'"),
+]
+
+
+@pytest.mark.parametrize(("table", "column", "value", "why"), [*DAMAGES, *ONLY_SQLITE])
+async def test_a_record_that_was_damaged_is_named_and_the_rest_stays_readable(
+    store: Store, table: str, column: str, value: str, why: str
+) -> None:
+    if "://" in store.location and (table, column, value, why) in ONLY_SQLITE:
+        pytest.skip("PostgreSQL takes no such value")
     run = await start_run(store)
-    rollout = trajectory(run)
-    await record(store, rollout)
-    for column, value in (("message", "'{'"), ("sampled_ids", "x'00'"), ("sampler", "'shrug'")):
-        connection = sqlite3.connect(store.location)
-        with connection:
-            before = connection.execute(f"select {column} from turns").fetchone()
-            connection.execute(f"update turns set {column} = {value}")
-        with pytest.raises(StoreError, match=r"store\.db: a record can't be read, it was damaged"):
-            store.load_trajectory(rollout.id)
-        with connection:
-            connection.execute(f"update turns set {column} = ?", before)
-        connection.close()
-    assert store.load_trajectory(rollout.id) == rollout
+    good, bad = (trajectory(run, turns=[turn(tool_calls=[tool_call()])]) for _ in range(2))
+    for rollout in (good, bad):
+        await record(store, rollout)
+    key = "id" if table == "trajectories" else "trajectory_id"
+    sql(store.location, f"update {table} set {column} = {value} where {key} = '{bad.id}'")
+    with pytest.raises(StoreError, match=f"was damaged: {table}: {key}={bad.id}.*{why}"):
+        store.load_trajectory(bad.id)
+    assert store.load_trajectory(good.id) == good
 
 
 @pytest.mark.parametrize("error", [SystemExit("gone"), MemoryError("too much"), KeyboardInterrupt("odd")])
@@ -230,7 +243,7 @@ def test_j01_a_network_file_system_is_warned_of(
     assert network_file_system(place / "deep" / "er", mounts) == expected
     assert network_file_system(tmp_path, mounts) is None
     assert network_file_system(place, tmp_path / "no mounts") is None
-    monkeypatch.setattr("agentrl.store.database.network_file_system", lambda path: network_file_system(path, mounts))
+    monkeypatch.setattr("agentrl.store.sqlite.network_file_system", lambda path: network_file_system(path, mounts))
     with caplog.at_level(logging.WARNING):
         Store.open(place / "s.db").close()
         Store.open(tmp_path / "s.db").close()

@@ -1,0 +1,104 @@
+"""Is everything in a database as it was written? Hashes and lengths are computed again; each bad record is named.
+
+`agentrl.testing.audit` asks another question: whether the runs kept their promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sqlalchemy import Connection, ForeignKeyConstraint, Select, and_, select
+from sqlalchemy.orm import aliased
+
+from agentrl.errors import StoreError
+from agentrl.store.damage import READERS, UNREADABLE, Damage, damaged, named
+from agentrl.store.reading import load_trajectories
+from agentrl.store.recorder import check_lengths
+from agentrl.store.tables import Base, Grades, StepRows, Trajectories, table
+from agentrl.store.values import read_step_row
+from agentrl.types import Trajectory
+
+
+def verify(connection: Connection) -> Iterator[Damage]:
+    """Every record that can't be read, and all that doesn't fit together."""
+    for model in READERS:
+        yield from damaged(connection, model)
+        yield from _dangling(connection, model)
+    yield from _trajectories(connection)
+    yield from _grades_of_others(connection)
+
+
+def _dangling(connection: Connection, model: type[Base]) -> Iterator[Damage]:
+    """Records that refer to records which are not there. SQLite doesn't see to it for whoever didn't ask."""
+    for constraint in sorted(table(model).foreign_key_constraints, key=lambda one: str(one.name)):
+        for key in connection.execute(_without_target(model, constraint)):
+            target = ", ".join(column.name for column in constraint.columns)
+            what = f"its {target} names no record of {constraint.referred_table.name}"
+            yield Damage(model.__tablename__, named(key), what)
+
+
+def _without_target(model: type[Base], constraint: ForeignKeyConstraint) -> Select[Any]:
+    own, other = table(model), constraint.referred_table.alias("target")
+    pairs = [(element.parent, other.c[element.column.name]) for element in constraint.elements]
+    there = select(other).where(and_(*(column == target for column, target in pairs))).correlate(own)
+    is_set = and_(*(column.is_not(None) for column, _ in pairs))
+    return select(*own.primary_key.columns).where(is_set, ~there.exists())
+
+
+def _trajectories(connection: Connection) -> Iterator[Damage]:
+    """What only the turns of a trajectory together can tell. Those that can't be read were named already."""
+    query = select(Trajectories.id, Trajectories.num_turns, Trajectories.num_sampled).order_by(Trajectories.id)
+    for id, num_turns, num_sampled in connection.execute(query).all():
+        try:
+            (trajectory,) = load_trajectories(connection, [id])
+        except (*UNREADABLE, StoreError):
+            continue
+        counts = {"turns": (num_turns, len(trajectory.turns)), "sampled ids": (num_sampled, trajectory.num_sampled)}
+        for name, (said, found) in counts.items():
+            if said != found:
+                yield _damage(trajectory, f"it says {said} {name}, but has {found}")
+        yield from _turns(trajectory)
+        yield from _rows(connection, trajectory)
+
+
+def _turns(trajectory: Trajectory) -> Iterator[Damage]:
+    for place, turn in enumerate(trajectory.turns):
+        try:
+            check_lengths(trajectory.id, turn)
+        except StoreError as error:
+            yield _damage(trajectory, str(error))
+        if turn.index != place or (turn.parent is not None and not 0 <= turn.parent < place):
+            yield _damage(trajectory, f"turn {turn.index} with parent {turn.parent} in place {place}")
+        elif turn.keep > (0 if turn.parent is None else _length(trajectory, turn.parent)):
+            yield _damage(trajectory, f"turn {turn.index} keeps {turn.keep} ids, more than its parent has")
+
+
+def _rows(connection: Connection, trajectory: Trajectory) -> Iterator[Damage]:
+    """The weights of a Row are over its ids."""
+    query = select(table(StepRows)).where(StepRows.trajectory_id == trajectory.id)
+    for record in connection.execute(query).mappings():
+        row = read_step_row(record)
+        if row.end_turn >= len(trajectory.turns):
+            continue  # it dangles, and was named so
+        length = _length(trajectory, row.end_turn)
+        beyond = [span for span in row.weights if span[1] > length]
+        if beyond:
+            what = f"step {record['step_id']} of run {record['run_id']} weighs ids [{beyond[0][0]}, {beyond[0][1]})"
+            yield _damage(trajectory, f"{what} of turn {row.end_turn}, which has {length}")
+
+
+def _grades_of_others(connection: Connection) -> Iterator[Damage]:
+    grade = aliased(Grades)
+    query = select(*table(StepRows).primary_key.columns).join(grade, grade.id == StepRows.grade_id)
+    for key in connection.execute(query.where(grade.trajectory_id != StepRows.trajectory_id)):
+        yield Damage("step_rows", named(key), "its grade is another trajectory's")
+
+
+def _length(trajectory: Trajectory, index: int) -> int:
+    turn = trajectory.turns[index]
+    return turn.keep + len(turn.prompt_ids) + len(turn.sampled_ids)
+
+
+def _damage(trajectory: Trajectory, what: str) -> Damage:
+    return Damage("trajectories", f"id={trajectory.id}", what)
