@@ -18,8 +18,7 @@ from agentrl.environment import Environment, EnvironmentConfig, EnvironmentConte
 from agentrl.errors import EngineError, RolloutFault, StoreError
 from agentrl.interrupts import uninterrupted
 from agentrl.place import locate
-from agentrl.rollout.chat import recorded_chat
-from agentrl.rollout.chat_client import ChatClient
+from agentrl.rollout.chat import ChatEndpoint, recorded_chat
 from agentrl.rollout.client import Generation, SamplingParams
 from agentrl.rollout.context import Context, Prompt
 from agentrl.rollout.faults import MAX_ERROR_CHARACTERS, describe, with_causes
@@ -67,10 +66,15 @@ class RolloutSpec:
     attempt: int = 0
     reissue: int = 0
     run_seed: int = 0
+    known_env_seed: int | None = None
+    """Of the rollout that is played again; None: it follows from the place in the plan."""
+    forked_from: tuple[str, int] | None = None
 
     @property
     def env_seed(self) -> int:
         """Shared by the samples of a group."""
+        if self.known_env_seed is not None:
+            return self.known_env_seed
         return derive_seed(self.run_seed, self.task.key, self.ordinal, "env")
 
     @property
@@ -109,7 +113,7 @@ class AgentLoop:
         limits: LimitsConfig,
         sampling: SamplingConfig,
         window: int,
-        chat: ChatClient | None = None,
+        chat: ChatEndpoint | None = None,
     ) -> None:
         """`window` is the engine's context length in tokens; `chat`: who answers `ctx.chat`.
 
@@ -369,6 +373,7 @@ class AgentLoop:
             env_version=self.env_class.version,
             renderer_mode=self.renderer.mode,
             template_hash=self.renderer.template_hash,
+            forked_from=spec.forked_from,
             started_at=time.time(),
         )
 
