@@ -22,6 +22,7 @@ COMMANDS = {
     "sft": "warm start: imitate the environment's oracle",
     "runs": "list the runs of a database: status, last metrics, folder",
     "show": "print a stored trajectory, token by token",
+    "replay": "look at, play, grade or score a stored trajectory again, fork it, or recompute a step",
     "doctor": "what a model's chat template does, and whether it can be trained",
     "env": "list, make and check environments",
 }

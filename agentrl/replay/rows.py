@@ -30,7 +30,9 @@ def rebuild(trajectory: Trajectory, stored: Iterable[StepRow]) -> list[Row]:
     rows = build_rows(Sample(trajectory=trajectory, grade=None))
     for row in rows:
         if its := by_end_turn.get(row.end_turn):
-            row.restore(its.advantage, [WeightRun(start, end, w, reason or "") for start, end, w, reason in its.weights])
+            row.restore(
+                its.advantage, [WeightRun(start, end, w, reason or "") for start, end, w, reason in its.weights]
+            )
             row.grade_id = its.grade_id
     return rows
 
