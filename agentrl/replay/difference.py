@@ -69,7 +69,7 @@ def turns_differ(recorded: Trajectory, now: Trajectory) -> Iterator[Difference]:
 
 def endings_differ(recorded: Trajectory, now: Trajectory) -> Iterator[Difference]:
     """How the episode ended, and what it left for grading."""
-    if recorded.stop_reason != now.stop_reason:
+    if (recorded.stop_reason, len(recorded.turns_of())) != (now.stop_reason, len(now.turns_of())):
         yield Difference(where="the ending", recorded=_ending(recorded), now=_ending(now))
     yield from _artifacts_differ(recorded.artifacts, now.artifacts)
 
@@ -96,7 +96,8 @@ def _outcome(call: ParsedCall) -> str:
 
 
 def _ending(trajectory: Trajectory) -> str:
-    return f"{trajectory.stop_reason}: {trajectory.error}" if trajectory.error else str(trajectory.stop_reason)
+    text = f"{trajectory.stop_reason} after {len(trajectory.turns_of())} replies"
+    return f"{text}: {trajectory.error}" if trajectory.error else text
 
 
 def _as_json(message: Message | None) -> str | None:

@@ -66,7 +66,7 @@ class ReplaySampler:
             return None
         texts = self.decode(was), self.decode(ids)
         texts = texts if texts[0] != texts[1] else (str(was), str(ids))
-        where += ", how the template writes the same messages"
+        where += ", the same messages with other tools or in another template"
         return Difference(where=where, recorded=texts[0], now=texts[1])
 
 

@@ -1,0 +1,18 @@
+"""A stage with the tiny model's tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.rollout.renderer import Renderer
+from tests.replay.stage import Stage
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renderer: Renderer) -> Stage:
+    tokenizer: Any = renderer.tokenizer
+    tokenizer.save_pretrained(tmp_path / "model")
+    return Stage(tmp_path, monkeypatch)
