@@ -182,7 +182,7 @@ async def open_learner(run: Run, model: Path) -> AsyncIterator[Player]:
     """A player with a policy and its trainer; the engine holds its own copy of the weights."""
     async with open_player(run, model) as player:
         assert player.engine is not None
-        with open_policy(run, model) as policy:
+        with open_policy(run.config.train, model) as policy:
             player.policy, player.trainer = policy, Trainer(policy, run.config.train, run.config.algorithm)
             player.sync = open_sync(run, player.engine)
             player.sync.connect(policy.model, [player.engine])
@@ -201,9 +201,8 @@ def open_sync(run: Run, engine: EmbeddedEngine | VllmEngine) -> WeightSync[Any]:
     return MemorySync(tolerance=tolerance)
 
 
-def open_policy(run: Run, model: Path) -> Policy:
+def open_policy(config: TrainConfig, model: Path) -> Policy:
     """The weights to train; a context manager."""
-    config = run.config.train
     return Policy.load(
         model,
         device=devices_of(config),

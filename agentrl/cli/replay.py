@@ -11,23 +11,28 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from agentrl.cli.common import add_db_argument, existing_database, need_extra, run_async
-from agentrl.cli.show import add_show_arguments, show
+from agentrl.cli.show import Decode, add_show_arguments, decoder, show, use_line
+from agentrl.config import TrainConfig
 from agentrl.errors import ReplayError, StoreError
 from agentrl.visible import visible
 
 if TYPE_CHECKING:
     from agentrl.replay.recorded import Recorded
+    from agentrl.replay.rescore import Score
     from agentrl.store.store import Store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="TRAJECTORY", help="the id of a trajectory, or the beginning of it")
+    parser.add_argument("id", metavar="ID", help="of a trajectory (with --step of a run), or the beginning of it")
     add_db_argument(parser)
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
-        "--env", action="store_true", help="play the recorded actions in a fresh environment, and compare"
+        "--env", action="store_const", const=True, help="play the recorded actions in a fresh environment, and compare"
     )
-    what.add_argument("--regrade", action="store_true", help="grade again, and append the grade")
+    what.add_argument("--regrade", action="store_const", const=True, help="grade again, and append the grade")
+    what.add_argument("--rescore", metavar="CHECKPOINT", help="logprobs under these weights: a folder, or step-N")
+    what.add_argument("--step", type=int, metavar="N", help="of a run: compute its step with this id again")
+    parser.add_argument("--top", type=int, default=20, help="with --rescore: the tokens that differ most (20)")
     add_show_arguments(parser)
 
 
@@ -43,8 +48,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _chosen(options: argparse.Namespace) -> Callable[[Store, argparse.Namespace], int]:
-    actions = {"env": play_again, "regrade": grade_again}
-    return next((action for name, action in actions.items() if getattr(options, name)), look)
+    actions = {"env": play_again, "regrade": grade_again, "rescore": score_again, "step": compute_again}
+    given = (name for name in actions if getattr(options, name) is not None)
+    return actions.get(next(given, ""), look)
 
 
 def look(store: Store, options: argparse.Namespace) -> int:
@@ -87,6 +93,57 @@ def grade_again(store: Store, options: argparse.Namespace) -> int:
     else:
         print(f"grade {done.grade_id} appended" + ("" if done.changes else ", equal to the one before"))
     return 1 if done.changes else 0
+
+
+def score_again(store: Store, options: argparse.Namespace) -> int:
+    """Print the tokens that differ most, and the ratios."""
+    need_extra("train")
+    from agentrl.replay.models import model_folder
+    from agentrl.replay.recorded import find
+    from agentrl.replay.rescore import rescore
+    from agentrl.replay.rows import shown_step
+
+    id = find(store, options.id)
+    sample = store.load_sample(id)
+    its_run = store.find_run(sample.trajectory.run)
+    model = model_folder(options.rescore, its_run)
+    scores = rescore(sample, TrainConfig.model_validate(its_run.config["train"]), model)
+    decode = decoder(options.model or its_run.config["model_folder"])
+    print(f"{len(scores)} sampled ids under {model}; the {min(options.top, len(scores))} that differ most:")
+    for score in scores[: options.top]:
+        print(visible(_score_line(score, decode)))
+    sizes = [abs(score.difference) for score in scores]
+    ratios = [score.ratio for score in scores]
+    print(f"difference: mean {sum(sizes) / len(sizes):.6f}, largest {max(sizes):.6f} nats")
+    print(f"ratio: mean {sum(ratios) / len(ratios):.4f}, largest {max(ratios):.4f}")
+    for use in shown_step(store.steps_of(id)):
+        print(use_line(use))
+    return 0
+
+
+def compute_again(store: Store, options: argparse.Namespace) -> int:
+    """Print what was stored beside what comes out now."""
+    need_extra("train")
+    from agentrl.replay.recorded import find_run
+    from agentrl.replay.step import Line, recompute
+
+    plan = Line(store, find_run(store, options.id)).plan(options.step)
+    steps = "".join(f"step {step.id}, " for step in plan.between)
+    print(f"step {plan.target.id} (ordinal {plan.target.ordinal}) of run {plan.run.id}")
+    print(f"  from version {plan.version} in {plan.start}: {steps}step {plan.target.id}")
+    compared = recompute(store, plan)
+    for one in compared:
+        end = "equal" if one.is_equal else f"DIFFERENT, now {one.now}"
+        print(f"  {one.name:22} {str(one.recorded)[:20]:20}  {end}")
+    return 0 if all(one.is_equal for one in compared) else 1
+
+
+def _score_line(score: Score, decode: Decode | None) -> str:
+    text = "" if decode is None else f"  {decode([score.id])!r}"
+    return (
+        f"  turn {score.turn} {score.place:3d}  id {score.id:6d}  recorded {score.recorded:8.4f}  now {score.now:8.4f}  "
+        f"difference {score.difference:+.6f}  ratio {score.ratio:.4f}  version {score.version}{text}"
+    )
 
 
 def _load(store: Store, id: str) -> Recorded:

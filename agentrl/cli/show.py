@@ -48,19 +48,20 @@ def show(store: Store, id: str, options: argparse.Namespace, *, every_id: bool =
     """Print a trajectory. `every_id`: a line also for each id that nobody sampled."""
     sample, uses = store.load_sample(id), store.steps_of(id)
     trajectory = sample.trajectory
-    decode = _decoder(options.model or store.find_run(trajectory.run).config.get("model_folder"))
+    decode = decoder(options.model or store.find_run(trajectory.run).config.get("model_folder"))
     printer = Printer()
     of_step = learned(trajectory, [use.row for use in shown_step(uses)])
     lines: list[str | Text] = [*_head(sample), *([legend(options.by)] if printer.has_colours else [])]
     for turn in trajectory.turns:
         show_tokens = TokenLines(decode, style_by(options.by), of_step.get(turn.index, []), every_id)
         lines += _turn_lines(trajectory, turn, show_tokens)
-    lines += [f"{ending_line(trajectory)}  {reward_text(sample)}", *map(_use_line, uses)]
+    lines += [f"{ending_line(trajectory)}  {reward_text(sample)}", *map(use_line, uses)]
     for line in lines:
         printer.line(line)
 
 
-def _use_line(use: StepUse) -> str:
+def use_line(use: StepUse) -> str:
+    """A step that trained on the trajectory, with what it recorded of this Row."""
     row = use.row
     return (
         f"  trained on in step {use.step} of run {use.run} (ordinal {use.ordinal}): advantage {row.advantage:+.3f}, "
@@ -163,7 +164,8 @@ def _tokens(ids: list[int], decode: Decode | None) -> list[str]:
     ]
 
 
-def _decoder(model: str | None) -> Decode | None:
+def decoder(model: str | None) -> Decode | None:
+    """What shows ids as text; None where the model folder isn't there."""
     if model is None or not Path(model).is_dir():
         return None
     from agentrl.rollout.renderer import Renderer
