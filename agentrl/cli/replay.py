@@ -140,10 +140,9 @@ def compute_again(store: Store, options: argparse.Namespace) -> int:
 
 def _score_line(score: Score, decode: Decode | None) -> str:
     text = "" if decode is None else f"  {decode([score.id])!r}"
-    return (
-        f"  turn {score.turn} {score.place:3d}  id {score.id:6d}  recorded {score.recorded:8.4f}  now {score.now:8.4f}  "
-        f"difference {score.difference:+.6f}  ratio {score.ratio:.4f}  version {score.version}{text}"
-    )
+    logprobs = f"recorded {score.recorded:8.4f}  now {score.now:8.4f}  difference {score.difference:+.6f}"
+    place = f"turn {score.turn:2d} {score.place:3d}  id {score.id:6d}"
+    return f"  {place}  {logprobs}  ratio {score.ratio:.4f}  version {score.version}{text}"
 
 
 def _load(store: Store, id: str) -> Recorded:
