@@ -11,7 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from agentrl.cli.common import add_db_argument, existing_database, need_extra, run_async
+from agentrl.cli.display import Display
 from agentrl.cli.show import Decode, add_show_arguments, decoder, show, use_line
+from agentrl.cli.transcript import transcript
 from agentrl.config import TrainConfig
 from agentrl.errors import ReplayError, StoreError
 from agentrl.visible import visible
@@ -32,13 +34,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--regrade", action="store_const", const=True, help="grade again, and append the grade")
     what.add_argument("--rescore", metavar="CHECKPOINT", help="logprobs under these weights: a folder, or step-N")
     what.add_argument("--step", type=int, metavar="N", help="of a run: compute its step with this id again")
-    parser.add_argument("--top", type=int, default=20, help="with --rescore: the tokens that differ most (20)")
+    what.add_argument("--fork", type=int, metavar="TURN", help="play its actions up to this turn, then go on live")
+    parser.add_argument("--policy", metavar="CHECKPOINT", help="with --fork: who goes on (the run's last weights)")
+    parser.add_argument("--human", action="store_true", help="with --fork: you go on, at the keyboard")
+    parser.add_argument("--seed", type=int, help="with --fork: of the sampling (0)")
+    parser.add_argument("--top", type=int, help="with --rescore: the tokens that differ most (20)")
     add_show_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     from agentrl.store.store import Store
 
+    _check(options)
     try:
         database = existing_database(options.db)
     except StoreError as error:
@@ -47,8 +54,20 @@ def run(options: argparse.Namespace) -> int:
         return _chosen(options)(store, options)
 
 
+def _check(options: argparse.Namespace) -> None:
+    """An option that would do nothing is a mistake. Raises ReplayError."""
+    belong = {"fork": ("policy", "human", "seed"), "rescore": ("top",)}
+    for mode, names in belong.items():
+        given = [name for name in names if getattr(options, name)]
+        if given and getattr(options, mode) is None:
+            raise ReplayError(f"--{given[0]} goes with --{mode}; add that, or leave it out")
+    if options.human and options.policy:
+        raise ReplayError("--human and --policy: either a person goes on, or these weights")
+
+
 def _chosen(options: argparse.Namespace) -> Callable[[Store, argparse.Namespace], int]:
     actions = {"env": play_again, "regrade": grade_again, "rescore": score_again, "step": compute_again}
+    actions["fork"] = go_on
     given = (name for name in actions if getattr(options, name) is not None)
     return actions.get(next(given, ""), look)
 
@@ -106,11 +125,11 @@ def score_again(store: Store, options: argparse.Namespace) -> int:
     id = find(store, options.id)
     sample = store.load_sample(id)
     its_run = store.find_run(sample.trajectory.run)
-    model = model_folder(options.rescore, its_run)
+    model, top = model_folder(options.rescore, its_run), options.top or 20
     scores = rescore(sample, TrainConfig.model_validate(its_run.config["train"]), model)
     decode = decoder(options.model or its_run.config["model_folder"])
-    print(f"{len(scores)} sampled ids under {model}; the {min(options.top, len(scores))} that differ most:")
-    for score in scores[: options.top]:
+    print(f"{len(scores)} sampled ids under {model}; the {min(top, len(scores))} that differ most:")
+    for score in scores[:top]:
         print(visible(_score_line(score, decode)))
     sizes = [abs(score.difference) for score in scores]
     ratios = [score.ratio for score in scores]
@@ -136,6 +155,27 @@ def compute_again(store: Store, options: argparse.Namespace) -> int:
         end = "equal" if one.is_equal else f"DIFFERENT, now {one.now}"
         print(f"  {one.name:22} {str(one.recorded)[:20]:20}  {end}")
     return 0 if all(one.is_equal for one in compared) else 1
+
+
+def go_on(store: Store, options: argparse.Namespace) -> int:
+    """Print the new trajectory's transcript and its id."""
+    need_extra("train")
+    from agentrl.replay.fork import fork, last_weights
+    from agentrl.replay.human import HumanSampler
+    from agentrl.replay.models import model_folder
+
+    recorded = _load(store, options.id)
+    human = HumanSampler if options.human else None
+    named = options.model if options.human else options.policy
+    model = model_folder(named, recorded.run) if named else last_weights(recorded.run)
+    with Display() as display:
+        done = run_async(fork(recorded, options.fork, model, display, seed=options.seed or 0, human=human))
+    if done.difference is not None:
+        print(visible("\n".join(done.difference.lines())))
+        return 1
+    print(transcript(done.sample))
+    print(f"next: agentrl replay {done.sample.trajectory.id[:8]} --db {options.db}")
+    return 0
 
 
 def _score_line(score: Score, decode: Decode | None) -> str:

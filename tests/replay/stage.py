@@ -48,16 +48,16 @@ class Stage:
         self,
         *texts: str | Exception,
         env: type[Environment] = Toy,
-        chat: ChatEndpoint | None = None,
+        endpoint: ChatEndpoint | None = None,
         window: int = 2000,
         **config: Any,
     ) -> list[Trajectory]:
         """All attempts at one sample whose replies are `texts`, oldest first."""
         self.use(env)
-        return asyncio.run(self._record(texts, env, chat, window, config))
+        return asyncio.run(self._record(texts, env, endpoint, window, config))
 
     async def _record(
-        self, texts: Any, env: type[Environment], chat: ChatEndpoint | None, window: int, given: dict[str, Any]
+        self, texts: Any, env: type[Environment], endpoint: ChatEndpoint | None, window: int, given: dict[str, Any]
     ) -> list[Trajectory]:
         env_options = {"name": "toy", **given.pop("options", {})}
         values = {"env": env_options, "runs_dir": str(self.folder / "runs")} | given
@@ -66,7 +66,8 @@ class Stage:
         client = TextClient(renderer, *texts)
         with Store.open(self.database) as store:
             stored = config.public() | {"command": "rollout", "model_folder": str(self.model)}
-            run = await store.create_run("toy", stored, packages={"acme-toys": "1.2"})
+            folder = str(self.folder / "runs" / "toy")
+            run = await store.create_run("toy", stored, folder=folder, packages={"acme-toys": "1.2"})
             await store.add_version(run, parent=None, step=None, weights_hash="w", ordinal=0)
             task = env.tasks(config.env.options, "train")[0]
             group = await store.queue.plan(run, task, purpose=Purpose.COLLECT, ordinal=3, size=1, version=0)
@@ -74,7 +75,7 @@ class Stage:
             loop = AgentLoop(
                 env_class=env, env_config=config.env.options, sampler=lambda env, task: EngineSampler(client),
                 renderer=renderer, recorder=store.recorder, limits=config.limits, sampling=config.sampling,
-                window=window, chat=chat,
+                window=window, chat=endpoint,
             )  # fmt: skip
             await RolloutPool(loop, config.rollout.model_copy(update={"max_fault_share": 1.0}), 7).run(
                 [store.load_group(group)]

@@ -129,7 +129,7 @@ class Live:
 
 
 def test_other_agents_answer_from_the_record(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    (trajectory,) = stage.record("one", "two", env=Customer, chat=Live())
+    (trajectory,) = stage.record("one", "two", env=Customer, endpoint=Live())
     assert [turn.agent for turn in trajectory.turns] == ["user", "main", "user", "main", "user", "judge"]
     assert replay(stage, trajectory.id, "--env") == 0
     assert "equal: 2 replies" in capsys.readouterr().out
@@ -251,7 +251,7 @@ def test_an_ending_that_comes_early_is_a_difference(stage: Stage, capsys: pytest
 
 
 def test_a_question_that_was_never_asked_is_a_difference(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    (trajectory,) = stage.record("one", "two", env=Customer, chat=Live())
+    (trajectory,) = stage.record("one", "two", env=Customer, endpoint=Live())
     stage.use(OtherQuestion)
     assert replay(stage, trajectory.id, "--env") == 1
     out = capsys.readouterr().out
