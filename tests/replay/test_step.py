@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import re
-import shutil
 import sqlite3
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,56 +14,13 @@ from transformers import AutoModelForCausalLM
 
 from agentrl import plugins
 from agentrl.cli import main
-from agentrl.progress import Silent
-from agentrl.run import resume, train
-from agentrl.store import RunRecord, Store
+from agentrl.store import Store
 from agentrl.train.policy import Policy
 from agentrl.train.tiny import build_config, build_tokenizer
-from agentrl.types import Purpose, Sampler, Trajectory
-from tests.small import EvenIds, small_config
+from agentrl.types import Purpose, Sampler
+from tests.replay.trained import Trained
 
 STEPS = 4
-
-
-@dataclass
-class Trained:
-    """A run whose last step was computed twice: its first computation is abandoned."""
-
-    folder: Path
-    run: RunRecord
-
-    @property
-    def database(self) -> str:
-        return str(self.folder / "agentrl.db")
-
-    def copy(self, place: Path) -> Trained:
-        """Another copy of the database, for changes."""
-        shutil.copy(self.database, place / "agentrl.db")
-        return Trained(place, self.run)
-
-    def trajectories(self, step: int) -> list[Trajectory]:
-        with Store.open(self.database) as store:
-            return [store.load_trajectory(id) for id in store.trajectories_of(self.run.id, step)]
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
-    """Steps 0 to 3, of which 3 takes the place of the abandoned 2; kept are the base, step-2 and step-3."""
-    folder = tmp_path_factory.mktemp("trained")
-    config = small_config(
-        folder, folder / "cache", "engine=scripted", "train.steps=3", "train.checkpoint_every=2", "eval.tasks=1",
-        "engine.threads=1", "train.threads=1", "train.learning_rate=1e-3", "train.updates_per_step=2",
-        "train.micro_batch_tokens=200", "train.keep_best=false", "sampling.temperature=1.3", "name=demo",
-    )  # fmt: skip
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plugins, "environment", lambda name: EvenIds)
-        done = asyncio.run(train(config, Silent()))
-        shutil.rmtree(Path(done.paths["checkpoint"]))
-        asyncio.run(resume(config, Silent(), done.run))
-    with Store.open(folder / "agentrl.db") as store:
-        run = store.find_run(done.run)
-        assert [step.abandoned for step in store.steps(run.id)] == [False, False, True, False]
-    yield Trained(folder, run)
 
 
 def replay(trained: Trained, *words: str) -> int:
@@ -178,6 +131,23 @@ def test_a_warm_start_is_recomputed_too(trained: Trained, capsys: pytest.Capture
     assert replay(trained, sft.id, "--step", "1") == 0
     lines = plain_of(capsys.readouterr().out)
     assert "Rows equal 8 equal" in lines and sum(line.endswith(" equal") for line in lines) == 6
+
+
+def test_J11_neither_environment_nor_tool_nor_engine_takes_part(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plugin may be gone; stored trajectories and Rows stay as they are."""
+    monkeypatch.setattr(plugins, "load", lambda group, name: pytest.fail(f"{name} was asked for"))
+    again = trained.copy(tmp_path)
+    before = dump(again)
+    assert replay(again, "demo", "--step", "3") == 0
+    assert replay(again, again.trajectories(3)[0].id, "--rescore", "step-2") == 0
+    assert dump(again) == before
+
+
+def dump(trained: Trained) -> list[str]:
+    with sqlite3.connect(trained.database) as database:
+        return list(database.iterdump())
 
 
 # ------------------------------------------------------------------------------------------------------- --rescore
