@@ -82,10 +82,22 @@ def make_loop(
     )
 
 
-def spec_of(recorded: Recorded) -> RolloutSpec:
-    """The same task with the same seed of the environment, in no group."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplaySpec(RolloutSpec):
+    """The place of a rollout that is played again: its environment has the seed that it had."""
+
+    known_env_seed: int
+
+    @property
+    def env_seed(self) -> int:
+        """As recorded."""
+        return self.known_env_seed
+
+
+def spec_of(recorded: Recorded) -> ReplaySpec:
+    """The same task, in no group."""
     trajectory = recorded.trajectory
-    return RolloutSpec(run=trajectory.run, task=trajectory.task, group=None, known_env_seed=trajectory.env_seed)
+    return ReplaySpec(run=trajectory.run, task=trajectory.task, group=None, known_env_seed=trajectory.env_seed)
 
 
 def window_of(trajectory: Trajectory) -> int:

@@ -66,15 +66,11 @@ class RolloutSpec:
     attempt: int = 0
     reissue: int = 0
     run_seed: int = 0
-    known_env_seed: int | None = None
-    """Of the rollout that is played again; None: it follows from the place in the plan."""
     forked_from: tuple[str, int] | None = None
 
     @property
     def env_seed(self) -> int:
         """Shared by the samples of a group."""
-        if self.known_env_seed is not None:
-            return self.known_env_seed
         return derive_seed(self.run_seed, self.task.key, self.ordinal, "env")
 
     @property
