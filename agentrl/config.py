@@ -390,6 +390,12 @@ class RunConfig(Section):
             )
         return self
 
+    @classmethod
+    def of_stored(cls, stored: dict[str, Any], database: str) -> RunConfig:
+        """The config in a run's record, which was found in `database`, without what else is kept there."""
+        config = {name: value for name, value in stored.items() if name not in ("command", "model_folder", "template")}
+        return cls.model_validate(config | {"store": config["store"] | {"url": database}})
+
     @property
     def database(self) -> str:
         """Path or URL of the run's database."""

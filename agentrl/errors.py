@@ -27,6 +27,10 @@ class PluginError(ConfigError):
     """An environment, tool or sandbox that isn't there or doesn't load."""
 
 
+class ReplayError(ConfigError):
+    """What was stored can't be replayed: an id that isn't there, or something that it was made with is gone."""
+
+
 class ModelError(AgentRLError):
     """A model or tokenizer that isn't there or can't be trained."""
 

@@ -82,6 +82,11 @@ def environment(name: str) -> type[Environment]:
     return loaded  # type: ignore[no-any-return]
 
 
+def made_by(group: str, name: str) -> dict[str, str]:
+    """{distribution: version} of the package that registers a name; empty where none does."""
+    return {f.distribution: f.version for f in _scan(group) if isinstance(f, _Plugin) and f.point.name == name}
+
+
 def environment_yaml(name: str) -> PluginYaml | None:
     """The YAML that an environment declares by its attribute `yaml`; None: it declares none.
 

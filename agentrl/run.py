@@ -147,7 +147,7 @@ async def sft(config: RunConfig, watcher: Watcher) -> Summary:
     base = None if is_tiny else await base_model(config, watcher)
     async with open_run(config, "sft", watcher, base) as run:
         start = base or random_tiny(run)
-        with open_policy(run, start) as policy:
+        with open_policy(config.train, start) as policy:
             player = Player(run=run, renderer=await load_renderer(run, start), window=policy.max_positions)
             player.policy = policy
             player.trainer = Trainer(policy, config.sft.train_config(config.train), config.algorithm)

@@ -103,7 +103,7 @@ async def open_run(config: RunConfig, command: str, watcher: Watcher, model: Pat
             config.public() | {"command": command, "model_folder": str(model or folder / "start")},
             seed=config.seed,
             folder=str(folder),
-            packages=_package_versions(),
+            packages=_package_versions() | plugins.made_by("agentrl.envs", config.env.name),
             git_commit=_git_commit(),
         )
         async with _working(config, run_id, command, folder, store, watcher) as run:

@@ -204,7 +204,7 @@ async def open_learner(run: Run, model: Path) -> AsyncIterator[Player]:
     """A player with a policy and its trainer; the engine holds its own copy of the weights."""
     async with open_player(run, model) as player:
         assert player.engines is not None
-        with open_policy(run, model) as policy:
+        with open_policy(run.config.train, model) as policy:
             check_positions(run.config, policy, player.window)
             player.policy, player.trainer = policy, Trainer(policy, run.config.train, run.config.algorithm)
             engines = player.engines.engines
@@ -227,9 +227,8 @@ def open_sync(run: Run, engine: Engine) -> WeightSync[Any]:
     return RemoteSync(transport, pause_mode=run.config.sync.in_flight, tolerance=tolerance)
 
 
-def open_policy(run: Run, model: Path) -> Policy:
+def open_policy(config: TrainConfig, model: Path) -> Policy:
     """The weights to train; a context manager."""
-    config = run.config.train
     return Policy.load(
         model,
         device=devices_of(config),

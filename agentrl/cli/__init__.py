@@ -24,6 +24,7 @@ COMMANDS = {
     "show": "print a stored trajectory, token by token",
     "why": "tell why a rollout got its reward, and who trained on it",
     "db": "look after a database: stats, verify, gc, migrate",
+    "replay": "look at, play, grade or score a stored trajectory again, fork it, or recompute a step",
     "doctor": "what a model's chat template does, and whether it can be trained",
     "env": "list, make and check environments",
 }

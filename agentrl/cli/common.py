@@ -81,14 +81,11 @@ def _stored_config(run: str, database: str, command: str) -> RunConfig:
     from agentrl.store.store import Store
 
     with Store.open(existing_database(database)) as store:
-        stored = dict(store.find_run(run).config)
-    if stored.pop("command") != command:
+        record = store.find_run(run)
+    if record.config["command"] != command:
         kind = {"train": "training run"}.get(command, f"{command} run")
         raise ConfigError(f"run {run} is no {kind}; `agentrl {command} --resume` goes on with those only")
-    del stored["model_folder"]
-    stored.pop("template", None)  # a run that was stopped before its model was looked at has none
-    stored["store"]["url"] = database
-    return RunConfig.model_validate(stored)
+    return RunConfig.of_stored(record.config, database)
 
 
 def _leaves(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:

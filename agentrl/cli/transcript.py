@@ -12,7 +12,7 @@ def transcript(sample: Sample) -> str:
     trajectory = sample.trajectory
     lines = [f"── {trajectory.task.id}  trajectory {trajectory.id}"]
     for turn in trajectory.turns:
-        if not turn.trained:
+        if turn.agent != "main":
             lines.append(chat_line(turn))
             continue
         lines += [_message_line(message) for message in turn.prompt_messages]

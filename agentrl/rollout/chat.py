@@ -8,6 +8,8 @@ engine call names the model.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 from agentrl.config import ChatConfig
 from agentrl.environment import Chat
@@ -17,12 +19,23 @@ from agentrl.rollout.recorder import Recorder
 from agentrl.types import EngineCall, Message, Sampler, Trajectory, Turn, derive_seed
 
 
+class ChatEndpoint(Protocol):
+    """Who is asked: a ChatClient, or a record of what one said."""
+
+    @property
+    def name(self) -> str:
+        """The engine's name in records."""
+
+    async def ask(self, messages: Sequence[Message], *, sampling: dict[str, Any], request_id: str) -> ChatReply:
+        """The reply to a conversation. Raises EngineError."""
+
+
 def chat_client(config: ChatConfig) -> ChatClient:
     """Asks whoever stands behind `chat.url`. Raises ConfigError where the key isn't there."""
     return ChatClient(config, temperature=config.temperature, max_tokens=config.max_tokens)
 
 
-def recorded_chat(client: ChatClient | None, trajectory: Trajectory, recorder: Recorder) -> Chat:
+def recorded_chat(client: ChatEndpoint | None, trajectory: Trajectory, recorder: Recorder) -> Chat:
     """`ctx.chat` of one rollout. Several questions may be on their way at once; turns are in the order of replies."""
     num_asked = 0
 

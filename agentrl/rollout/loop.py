@@ -18,8 +18,7 @@ from agentrl.environment import Environment, EnvironmentConfig, EnvironmentConte
 from agentrl.errors import EngineError, RolloutFault, StoreError
 from agentrl.interrupts import uninterrupted
 from agentrl.place import locate
-from agentrl.rollout.chat import recorded_chat
-from agentrl.rollout.chat_client import ChatClient
+from agentrl.rollout.chat import ChatEndpoint, recorded_chat
 from agentrl.rollout.client import Generation, SamplingParams
 from agentrl.rollout.context import Context, Prompt
 from agentrl.rollout.faults import MAX_ERROR_CHARACTERS, describe, with_causes
@@ -66,6 +65,7 @@ class RolloutSpec:
     attempt: int = 0
     reissue: int = 0
     run_seed: int = 0
+    forked_from: tuple[str, int] | None = None
 
     @property
     def env_seed(self) -> int:
@@ -108,7 +108,7 @@ class AgentLoop:
         limits: LimitsConfig,
         sampling: SamplingConfig,
         window: int,
-        chat: ChatClient | None = None,
+        chat: ChatEndpoint | None = None,
     ) -> None:
         """`window` is the engine's context length in tokens; `chat`: who answers `ctx.chat`.
 
@@ -368,6 +368,7 @@ class AgentLoop:
             env_version=self.env_class.version,
             renderer_mode=self.renderer.mode,
             template_hash=self.renderer.template_hash,
+            forked_from=spec.forked_from,
             started_at=time.time(),
         )
 

@@ -105,6 +105,23 @@ def chat_sampling(params: SamplingParams) -> dict[str, Any]:
     }
 
 
+def written_reply(
+    message: Message, renderer: Renderer, params: SamplingParams, request_id: str, sampler: Sampler
+) -> Generation:
+    """What somebody other than a model says, as the ids that one would have sampled for it."""
+    reply = renderer.encode_reply(message)
+    sampled = reply[: params.max_tokens]
+    return Generation(
+        request_id=request_id,
+        engine=str(sampler),
+        ids=sampled,
+        logprobs=[math.nan] * len(sampled),
+        spans=[],
+        finish_reason="stop" if len(sampled) == len(reply) else "length",
+        sampler=sampler,
+    )
+
+
 class ScriptedSampler:
     """A script's replies as the ids that the template would have had sampled; no logprobs, no versions."""
 
@@ -115,17 +132,7 @@ class ScriptedSampler:
     async def sample(
         self, ids: list[int], messages: list[Message], params: SamplingParams, request_id: str
     ) -> Generation:
-        reply = self.renderer.encode_reply(self._say(messages))
-        sampled = reply[: params.max_tokens]
-        return Generation(
-            request_id=request_id,
-            engine="scripted",
-            ids=sampled,
-            logprobs=[math.nan] * len(sampled),
-            spans=[],
-            finish_reason="stop" if len(sampled) == len(reply) else "length",
-            sampler=Sampler.SCRIPTED,
-        )
+        return written_reply(self._say(messages), self.renderer, params, request_id, Sampler.SCRIPTED)
 
     def _say(self, messages: list[Message]) -> Message:
         """Scripts are part of the environment, and so are their errors."""

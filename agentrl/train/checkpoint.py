@@ -91,6 +91,13 @@ def latest(run_folder: str | Path) -> Path | None:
     return max(records, key=lambda path: records[path]["saved_at_ns"], default=None)
 
 
+def kept(run_folder: str | Path) -> dict[Path, dict[str, Any]]:
+    """The complete checkpoints among the folders in `run_folder` with the `state` of each, the oldest first."""
+    records = _records(Path(run_folder))
+    oldest_first = sorted(records, key=lambda path: records[path]["saved_at_ns"])
+    return {path: records[path]["state"] for path in oldest_first}
+
+
 def is_checkpoint(folder: str | Path) -> bool:
     """Is it one of ours, rather than a model folder from elsewhere?"""
     return (Path(folder) / STATE_FILE).exists()

@@ -1,0 +1,47 @@
+"""A person at the keyboard as the policy."""
+
+from __future__ import annotations
+
+import sys
+
+from agentrl.environment import Environment
+from agentrl.errors import RolloutFault
+from agentrl.rollout.client import Generation, SamplingParams
+from agentrl.rollout.renderer import Renderer
+from agentrl.rollout.samplers import written_reply
+from agentrl.types import Message, Sampler, StopReason
+from agentrl.visible import visible
+
+
+class HumanSampler:
+    """Shows what is new in the conversation and reads a reply from standard input.
+
+    The one episode is all that the process does, so the event loop may wait for the keyboard.
+    """
+
+    def __init__(self, env: Environment, renderer: Renderer) -> None:
+        self.env = env
+        self.renderer = renderer
+        self._num_shown = 0
+
+    async def sample(
+        self, ids: list[int], messages: list[Message], params: SamplingParams, request_id: str
+    ) -> Generation:
+        for message in messages[self._num_shown :]:
+            calls = [f"{call.name}({call.arguments})" for call in message.tool_calls]
+            print(visible(f"{message.role}: {' '.join([message.text, *calls])}"))
+        self._num_shown = len(messages) + 1  # the reply is known to who wrote it
+        reply = Message(role="assistant", content=self._read())
+        return written_reply(reply, self.renderer, params, request_id, Sampler.HUMAN)
+
+    def _read(self) -> str:
+        """Lines up to an empty one. Raises RolloutFault at the end of the input."""
+        tools = ", ".join(tool.name for tool in self.env.tools)
+        calls = f"; call {tools} as {self.renderer.call_form}" if tools else ""
+        print(f"your reply (an empty line sends it, Ctrl-D gives up{calls}):", flush=True)
+        lines: list[str] = []
+        while line := sys.stdin.readline():
+            if line == "\n" and lines:
+                return "\n".join(lines)
+            lines.append(line.rstrip("\n"))
+        raise RolloutFault.of(StopReason.CANCELLED, "the person at the keyboard gave up")
