@@ -53,8 +53,10 @@ def _set_up(engine: Engine, busy_timeout_s: float) -> None:
     def connect(connection: Any, _record: object) -> None:
         encoding = connection.info.parameter_status("server_encoding")
         if encoding != "UTF8":
+            name = connection.info.dbname
+            connection.close()
             raise StoreError(
-                f"database {connection.info.dbname!r} has encoding {encoding}, which can't hold every text: make one "
+                f"database {name!r} has encoding {encoding}, which can't hold every text: make one "
                 "with createdb --encoding UTF8 --template template0"
             )
         connection.execute(f"SET lock_timeout = {max(1, round(busy_timeout_s * 1000))}")

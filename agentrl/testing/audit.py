@@ -159,9 +159,11 @@ def _connected(database: str | Path) -> Iterator[Connection]:
         raise StoreError(f"{name}: no database there; give the path of its file")
     try:
         engine = create_engine(name if "://" in name else f"sqlite:///{name}", hide_parameters=True)
-        with closing(engine.connect()) as connection:
-            yield connection
-        engine.dispose()
+        try:
+            with closing(engine.connect()) as connection:
+                yield connection
+        finally:
+            engine.dispose()
     except SQLAlchemyError as error:
         cause = getattr(error, "orig", None) or error
         raise StoreError(f"{hide_passwords(name)}: {cause}; is it a database of agentrl?") from error
