@@ -20,7 +20,7 @@ from typing import Any
 from agentrl.config import AlgorithmConfig, SftConfig, TrainConfig
 from agentrl.errors import ModelError, ReplayError
 from agentrl.replay.rows import rebuild
-from agentrl.store.records import RunRecord, StepRecord, StepRow, StepState, VersionRecord
+from agentrl.store.records import RunRecord, StepRecord, StepRow, StepState
 from agentrl.store.store import Store
 from agentrl.train import checkpoint
 from agentrl.train.policy import Policy
@@ -78,37 +78,36 @@ class Line:
         if target is None or target.state is not StepState.RECORDED:
             there = self._listed(one.id for one in self.steps.values() if one.state is StepState.RECORDED)
             raise ReplayError(f"run {self.run.id} has no recorded step {step}; there are {there}")
-        between: list[StepRecord] = []
-        version = self.versions[target.version_before]
-        while version.id not in self.kept:
-            made_by = self._step_before(version)
-            if made_by is None:
-                raise ReplayError(self._nothing_kept(step))
-            between.insert(0, made_by)
-            version = self.versions[made_by.version_before]
-        return Plan(run=self.run, target=target, start=self.kept[version.id], version=version.id, between=between)
+        way = self._way_to(target)
+        if way is None:
+            raise ReplayError(self._nothing_kept(step))
+        version, between = way
+        return Plan(run=self.run, target=target, start=self.kept[version], version=version, between=between)
 
-    def _step_before(self, version: VersionRecord) -> StepRecord | None:
-        return None if version.step is None else self.steps.get(version.step)
+    def _way_to(self, target: StepRecord) -> tuple[int, list[StepRecord]] | None:
+        """The nearest kept version before a step, and the steps from there; None: nothing is kept."""
+        between: list[StepRecord] = []
+        version = target.version_before
+        while version not in self.kept:
+            made_by = self.versions[version].step
+            if made_by is None:
+                return None
+            between.insert(0, self.steps[made_by])
+            version = between[0].version_before
+        return version, between
 
     def _has_start(self) -> bool:
         return 0 in self.versions and (Path(self.run.config["model_folder"]) / "config.json").is_file()
 
     def _nothing_kept(self, step: int) -> str:
-        can = self._listed(one.id for one in self.steps.values() if self._can(one))
+        recorded = (one for one in self.steps.values() if one.state is StepState.RECORDED)
+        can = self._listed(one.id for one in recorded if self._way_to(one) is not None)
         packages = ", ".join(f"{name} {version}" for name, version in self.run.packages.items())
         return (
             f"step {step} of run {self.run.id} can't be recomputed: no weights before it are kept in "
             f"{self.run.folder}/checkpoints, and the model that it started from is gone. Steps that can be: {can}. "
             f"The run was made with {packages}"
         )
-
-    def _can(self, step: StepRecord) -> bool:
-        version: VersionRecord | None = self.versions[step.version_before]
-        while version is not None and version.id not in self.kept:
-            made_by = self._step_before(version)
-            version = None if made_by is None else self.versions[made_by.version_before]
-        return version is not None and step.state is StepState.RECORDED
 
     @staticmethod
     def _listed(ids: Iterable[int]) -> str:
