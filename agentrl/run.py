@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
+from copy import copy
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -381,7 +382,8 @@ async def imitate(player: Player) -> None:
     run.watcher.phase("supervised updates", config.sft.steps)
     for ordinal in range(config.sft.steps):
         with at(step=ordinal):
-            await _imitate_once(player, ordinal, list(islice(order, config.sft.batch_size)))
+            # Copies: where an epoch ends in a batch, one Row may be in it twice, each time at its own place.
+            await _imitate_once(player, ordinal, list(map(copy, islice(order, config.sft.batch_size))))
         player.steps_done = ordinal + 1
         run.watcher.advance()
 

@@ -22,7 +22,7 @@ from agentrl.engine.weights import LoadReport
 from agentrl.environment import EnvironmentContext
 from agentrl.errors import ConfigError, PublishError
 from agentrl.progress import Silent, Summary
-from agentrl.run import resume, train
+from agentrl.run import resume, sft, train
 from agentrl.store import RunStatus, Store
 from agentrl.testing.audit import audit
 from agentrl.train.policy import Policy
@@ -86,6 +86,15 @@ async def test_a_run_leaves_everything_behind(even: None, tmp_path: Path, cache:
         assert record["mismatch_logprob_max"] <= 1e-4
         assert abs(record["ratio_mean"] - 1) <= 1e-4 and record["first_update_ratio_error"] <= 1e-6
         assert record["canary_delta"] <= 1e-4
+
+
+async def test_a_batch_of_the_warm_start_may_reach_over_the_end_of_an_epoch(tmp_path: Path) -> None:
+    sizes = ["sft.demonstrations=6", "sft.batch_size=4", "sft.steps=6"]
+    summary = await sft(small_config(tmp_path, tmp_path / "cache", *sizes), Silent())
+    with Store.open(tmp_path / "agentrl.db") as store:
+        kept = [store.rows_of(summary.run, step.id) for step in store.steps(summary.run)]
+    assert [len(rows) for rows in kept] == [4] * 6
+    assert any(len({row.trajectory for row in rows}) < 4 for rows in kept), "no batch held a Row twice"
 
 
 async def test_lineage_both_ways_and_a_stored_step_can_be_built_again(even: None, tmp_path: Path, cache: Path) -> None:
