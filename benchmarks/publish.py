@@ -19,6 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -97,7 +98,8 @@ class Publisher:
         self._policy, self._client, self._num_rollouts = policy, client, num_rollouts
         self._version = 0
         self._syncs: dict[TransportName, RemoteSync] = {}
-        for name in ("gloo", "file"):
+        names: tuple[TransportName, ...] = ("gloo", "file")
+        for name in names:
             self._syncs[name] = RemoteSync(make_transport(name, folder / "weights"))
             self._syncs[name].connect(policy.model, [engine])
         self.num_in_flight = self.num_lost = 0
@@ -107,11 +109,16 @@ class Publisher:
 
     async def publish(self, name: TransportName) -> float:
         """Change every tensor, publish; seconds. The first one of a transport also meets the engine."""
+        return await self._send(name, self._update())
+
+    def _update(self) -> Canary:
         previous = self.logprobs()
         with torch.no_grad():
             for parameter in self._policy.named_parameters().values():
                 parameter.to_local().mul_(1.0005)  # type: ignore[attr-defined]
-        canary = Canary(prompt_ids=PROMPT, forced_ids=FORCED, expected=self.logprobs(), previous=previous, noise=1e-4)
+        return Canary(prompt_ids=PROMPT, forced_ids=FORCED, expected=self.logprobs(), previous=previous, noise=1e-4)
+
+    async def _send(self, name: TransportName, canary: Canary) -> float:
         self._version += 1
         got = await self._syncs[name].publish(self._version, sent_tensors(self._policy), canary, self._client)
         assert got.proof == "canary", got
@@ -119,9 +126,10 @@ class Publisher:
 
     async def publish_in_flight(self, name: TransportName) -> float:
         """The same while rollouts are sampled, all of whose ids must come."""
+        canary = self._update()
         running = [asyncio.create_task(self._rollout(number)) for number in range(self._num_rollouts)]
-        await asyncio.sleep(0.5)
-        seconds = await self.publish(name)
+        await asyncio.sleep(0.2)
+        seconds = await self._send(name, canary)
         for versions, num_ids in await asyncio.gather(*running):
             self.num_in_flight += len(versions) > 1
             self.num_lost += num_ids != NUM_TOKENS
@@ -143,20 +151,19 @@ async def measure(rounds: int, num_rollouts: int) -> tuple[Times, int, int]:
         bare = Bare(folder, Sent.of(sent_tensors(policy), on_cpu=True))
         async with VllmEngine(options) as engine, HttpClient(engine.url, key=engine.key, name="vllm") as client:
             publisher = Publisher(policy, engine, client, folder, num_rollouts)
-            for number in range(rounds + 1):
-                seconds = {
-                    "bare gloo": await asyncio.to_thread(bare.gloo),
-                    "gloo": await publisher.publish("gloo"),
-                    "gloo in flight": await publisher.publish_in_flight("gloo"),
-                    "bare file": await asyncio.to_thread(bare.file),
-                    "file": await publisher.publish("file"),
-                    "file in flight": await publisher.publish_in_flight("file"),
-                }
-                load = os.getloadavg()[0]
-                print(f"load {load:.1f}:", ", ".join(f"{name} {value:.2f} s" for name, value in seconds.items()))
-                if number:  # the first round warms up
-                    for name, value in seconds.items():
-                        times.setdefault(name, []).append(value)
+            transfers: dict[TransportName, Callable[[], float]] = {"gloo": bare.gloo, "file": bare.file}
+            for name, transfer in transfers.items():
+                for number in range(rounds + 1):
+                    seconds = {
+                        f"bare {name}": await asyncio.to_thread(transfer),
+                        name: await publisher.publish(name),
+                        f"{name} in flight": await publisher.publish_in_flight(name),
+                    }
+                    shown = ", ".join(f"{what} {value:.2f} s" for what, value in seconds.items())
+                    print(f"load {os.getloadavg()[0]:.1f}: {shown}", flush=True)
+                    if number:  # the first round warms up
+                        for what, value in seconds.items():
+                            times.setdefault(what, []).append(value)
         bare.close()
     return times, publisher.num_in_flight, publisher.num_lost
 

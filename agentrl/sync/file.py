@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+from agentrl.errors import EngineError
 from agentrl.sync.base import RemoteReceiver
 from agentrl.sync.remote import Sent, Transport, all_of
 from agentrl.transfer import write_file
@@ -34,7 +35,11 @@ class FileTransport(Transport):
     async def deliver(self, sent: Sent) -> list[dict[str, str]]:
         """See Transport."""
         options = {"path": str(self._path.absolute())}
-        return await all_of(engine.receive(sent.manifest, options) for engine in self._engines)
+        try:
+            return await all_of(engine.receive(sent.manifest, options) for engine in self._engines)
+        except EngineError:
+            self._has_met = False
+            raise
 
     def clean(self) -> None:
         """See Transport."""

@@ -24,6 +24,7 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from agentrl.transfer import GlooGroup, Manifest, check_shapes, checksum, read_file, read_handle, read_shapes
 
 BACKEND = "agentrl"
+HEAD = "lm_head.weight"
 Named = Iterable[tuple[str, torch.Tensor]]
 Load = Callable[[Named], Any]
 
@@ -131,6 +132,8 @@ class AgentrlWeightTransferEngine(WeightTransferEngine):
     received: dict[str, str]
     """sha256 of each tensor of the last update, as it arrived in this worker, under all its names."""
     _receiver: Receiver | None = None
+    _has_tied_head = False
+    """Does vLLM hold head and embedding as one? Not where the model's file stores both, whatever its config says."""
 
     def init_transfer_engine(self, init_info: MeetInfo) -> None:
         self.shutdown()
@@ -139,6 +142,9 @@ class AgentrlWeightTransferEngine(WeightTransferEngine):
     def start_weight_update(self) -> None:
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
+        named = dict(self.model.named_parameters(remove_duplicate=False))
+        head = named.pop(HEAD, None)
+        self._has_tied_head = any(parameter is head for parameter in named.values())
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: ReceiveInfo) -> None:
@@ -147,15 +153,7 @@ class AgentrlWeightTransferEngine(WeightTransferEngine):
         try:
             manifest = Manifest(**update_info.manifest)
             self._check(manifest)
-            with ThreadPoolExecutor(1) as thread:
-                sums: dict[str, Future[str]] = {}
-                assert self._receiver is not None, "nothing was agreed on: meet first"
-                self._receiver.receive(
-                    manifest,
-                    update_info.options,
-                    lambda pairs: self.model.load_weights(_summed_up(pairs, manifest.tied, sums, thread)),
-                )
-            self.received = {name: future.result() for name, future in sums.items()}
+            self.received = self._load(manifest, update_info.options)
         except BaseException:
             self.shutdown()  # whoever sends, finds out
             # A layer that has got only some of its tensors would take those of the next try for surplus.
@@ -172,13 +170,26 @@ class AgentrlWeightTransferEngine(WeightTransferEngine):
         if self._receiver is not None:
             self._receiver.close()
 
+    def _load(self, manifest: Manifest, options: dict[str, Any]) -> dict[str, str]:
+        """Checksums of what arrived. A tied head is renewed at the end (`refresh_head`), so it isn't loaded too."""
+        assert self._receiver is not None, "nothing was agreed on: meet first"
+        sums: dict[str, Future[str]] = {}
+        with ThreadPoolExecutor(1) as thread:
+
+            def load(pairs: Named) -> None:
+                named = _summed_up(pairs, manifest.tied, sums, thread)
+                self.model.load_weights(pair for pair in named if pair[0] != HEAD or not self._has_tied_head)
+
+            self._receiver.receive(manifest, options, load)
+            return {name: future.result() for name, future in sums.items()}
+
     def _check(self, manifest: Manifest) -> None:
         """The names on both sides, and their shapes, before anything is loaded."""
         manifest.check_names()
         sent, expected = manifest.named_shapes(), read_shapes(Path(self.model_config.model))
         if self.model_config.hf_config.tie_word_embeddings:  # vLLM skips what is sent for a head that it ties
-            sent.pop("lm_head.weight", None)
-            expected.pop("lm_head.weight", None)
+            sent.pop(HEAD, None)
+            expected.pop(HEAD, None)
         check_shapes(sent, expected, "what is sent")
 
 
