@@ -170,7 +170,7 @@ class SyncConfig(Section):
     engine.urls names another machine."""
     in_flight: Literal["keep", "wait", "abort"] = "keep"
     """Replies that are being sampled when weights change. keep: they go on with the new ones. wait: they are finished
-    first. abort: they end with what they have."""
+    first. abort: they are cut, and continued from their ids with the new ones."""
 
 
 class AlgorithmConfig(Section):
