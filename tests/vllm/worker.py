@@ -8,7 +8,10 @@ _REFRESH = receive.refresh_head
 
 
 class WorkerExtension(inside.WorkerExtension):
-    """Named as ours, by which a run knows that a server has it. The head stays as it is, as in vLLM without our help, between `keep_head` and `renew_head`."""
+    """Between `keep_head` and `renew_head` the head stays as it is, as in vLLM without our help.
+
+    Named as ours is: by the name a run knows that a server has it.
+    """
 
     def keep_head(self) -> None:
         receive.refresh_head = lambda model: None
