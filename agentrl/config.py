@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, model_serializer, model_validator
 
@@ -102,6 +103,15 @@ class ServerConfig(Section):
     max_retry_wait_s: float = Field(30.0, ge=0)
 
 
+def _check_one_secret(config: ServerConfig, urls: list[str]) -> None:
+    """Raises ValueError where a request would have to show a key and a user: one header holds either."""
+    if config.key_env is not None and any("@" in urlsplit(url).netloc for url in urls):
+        raise ValueError(
+            f"{config.section}.key_env={config.key_env}: {config.url_key} names a user as well, and a request can show "
+            "only one of them; leave one out"
+        )
+
+
 class EngineConfig(ServerConfig):
     """The inference server. limits.turn_timeout_s bounds all tries of a turn together."""
 
@@ -143,6 +153,7 @@ class EngineConfig(ServerConfig):
             raise ValueError("api=chat asks one server that is running: set engine.urls=…/v1 and engine.model=…")
         if len({url.rstrip("/") for url in self.urls}) != len(self.urls):
             raise ValueError(f"urls names a server twice: {', '.join(map(hide_passwords, self.urls))}")
+        _check_one_secret(self, self.urls)
         if len(self.devices) % self.replicas:
             raise ValueError(f"devices={self.devices}: name as many for each of replicas={self.replicas}")
         return self
@@ -170,7 +181,7 @@ class SyncConfig(Section):
     engine.urls names another machine."""
     in_flight: Literal["keep", "wait", "abort"] = "keep"
     """Replies that are being sampled when weights change. keep: they go on with the new ones. wait: they are finished
-    first. abort: they end with what they have."""
+    first. abort: they are cut, and continued from their ids with the new ones."""
 
 
 class AlgorithmConfig(Section):
@@ -299,6 +310,7 @@ class ChatConfig(ServerConfig):
     def _url_and_model(self) -> ChatConfig:
         if (self.url is None) != (self.model is None):
             raise ValueError("chat.url and chat.model belong together: set both")
+        _check_one_secret(self, [self.url] if self.url else [])
         return self
 
 
@@ -413,6 +425,6 @@ class RunConfig(Section):
     def secrets(self) -> list[str]:
         """The values that must not be written down, as far as the config knows them."""
         urls = [url for url in (self.store.url, *self.engine.urls, self.chat.url) if url is not None]
-        found = [password for url in urls for _, password in PASSWORD.findall(url)]
+        found = [password for url in urls for _, password in PASSWORD.findall(url) if password]
         keys = [os.environ.get(server.key_env) for server in (self.engine, self.chat) if server.key_env]
         return [*found, *(key for key in keys if key)]

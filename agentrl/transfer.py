@@ -118,6 +118,21 @@ def _opened(path: Path) -> Any:
         raise ValueError(f"the file {path} can't be read, it is torn or gone: {error}") from error
 
 
+def local_folder(model: str, *, revision: str | None, cache: str | None) -> Path:
+    """A model folder as it is; that of a Hugging Face id in the `cache` (None: the usual one), which holds it already.
+
+    Raises ValueError where it isn't there.
+    """
+    if (folder := Path(model)).is_dir():
+        return folder
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(model, revision=revision, cache_dir=cache, local_files_only=True))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"the weights of {model} are in no folder here: {error}") from error
+
+
 def read_shapes(folder: Path) -> dict[str, list[int]]:
     """The shapes of all tensors in a model folder."""
     shapes: dict[str, list[int]] = {}

@@ -47,7 +47,8 @@ CANARY_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.3}
 """Nats by which an engine may differ from the trainer on the canary, by train.dtype: in bfloat16 a logit of 32 is exact
 to 1/8 only, and the engine may compute in another type."""
 MAX_PROBE_TOKENS = 64
-"""Of a reply that are scored: a reply may fill the window, and an engine may need room for one more id."""
+"""Of a reply that are scored, but never its last one: a reply may fill the window, and an engine that scores ids needs
+room for one more."""
 UNKNOWN_WINDOW = 2**31
 """Tokens: of its window a chat endpoint says nothing until a conversation is longer."""
 T = TypeVar("T")
@@ -67,15 +68,18 @@ class Probe:
 
     @classmethod
     def of(cls, policy: Policy, groups: Sequence[Group]) -> Probe | None:
-        """The first sampled reply of a step's groups; None where nothing was sampled."""
-        turns = [
+        """The first sampled reply of a step's groups of more than one id; None where nothing was sampled."""
+        replies = [
             (sample.trajectory.context(turn.index), turn.sampled_ids)
             for group in groups
             for sample in group.samples
             for turn in sample.trajectory.turns_of()[:1]
             if turn.sampled_ids
         ]
-        return cls(policy, turns[0][0], turns[0][1][:MAX_PROBE_TOKENS]) if turns else None
+        if not replies:
+            return None
+        context, sampled = next((reply for reply in replies if len(reply[1]) > 1), replies[0])
+        return cls(policy, context, sampled[:-1][:MAX_PROBE_TOKENS] or sampled)
 
     def score(self) -> list[float]:
         """Logprobs (temperature 1) of forced_ids by the trainer's weights of now."""

@@ -241,7 +241,7 @@ def test_the_config_hides_passwords_of_urls_wherever_they_are(tmp_path: Path, mo
     monkeypatch.setenv("MY_KEY", "hush-hush")
     config = small_config(
         tmp_path, tmp_path, "store.url='postgresql://me:s3cr@t@db/x'", "engine.urls='http://me:s3cr@t@host:1'",
-        "engine.key_env=MY_KEY",
+        "chat.key_env=MY_KEY",
     )  # fmt: skip
     assert config.secrets() == ["s3cr@t", "s3cr@t", "hush-hush"]
     public = str(config.public())

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agentrl.config import EngineConfig, RunConfig
+from agentrl.config import EngineConfig, RunConfig, SyncConfig
 from agentrl.environment import Environment
 from agentrl.errors import ReplayError
 from agentrl.progress import Watcher
@@ -140,6 +140,7 @@ def _config(recorded: Recorded, model: Path, seed: int, *, is_human: bool) -> Ru
         update={
             "model": config.model.model_copy(update={"path": str(model)}),
             "engine": EngineConfig(threads=config.engine.threads),
+            "sync": SyncConfig(),  # of the other engine
             "limits": config.limits.model_copy(update=patience),
             "runs_dir": str(Path(recorded.run.folder).parent),
             "name": None,

@@ -61,6 +61,13 @@ def test_a_live_policy_goes_on_where_the_turn_was(stage: Stage, capsys: pytest.C
     assert made.id in out and f"fork: run {made.run}" in out
 
 
+def test_the_fork_of_a_vllm_run_can_be_replayed(stage: Stage) -> None:
+    """It is played by the embedded engine, which has no keys of vLLM's."""
+    theirs = {"engine": {"name": "vllm", "cache_gib": 2}, "sync": {"transport": "file", "in_flight": "wait"}}
+    (origin,) = stage.record(CALL, "red", limits=LIMITS, **theirs)
+    assert replay(stage, fork(stage, origin, 1).trajectory.id, "--regrade") == 0
+
+
 def test_only_what_was_sampled_live_has_mask_1(stage: Stage) -> None:
     (origin,) = stage.record(CALL, CALL, "red", limits=LIMITS)
     sample = fork(stage, origin, 2)

@@ -39,7 +39,9 @@ async def servers(*faults: Fault | None, max_tries: int = 4) -> AsyncIterator[Se
         for fault in faults:
             endpoint = ScriptedEndpoint(lambda seen: Reply(ids=[7, 2]), fault=fault)
             endpoints.append(await stack.enter_async_context(endpoint))
-            clients.append(HttpClient(endpoint.url, name=f"engine-{len(clients)}", gate=gate, request_timeout_s=0.3))
+            timeout_s = 0.3 if fault == "timeout" else 30.0
+            name = f"engine-{len(clients)}"
+            clients.append(HttpClient(endpoint.url, name=name, gate=gate, request_timeout_s=timeout_s))
         fleet = Fleet(clients, gate, RetryPolicy(max_tries=max_tries, wait_s=0.002))
         stack.push_async_callback(fleet.close)
         yield Servers(endpoints, fleet)
@@ -61,15 +63,16 @@ async def test_a_conversation_stays_with_the_replica_that_holds_its_prefix() -> 
 
 async def test_a_new_conversation_goes_where_the_fewest_requests_are_in_flight() -> None:
     async with servers(None, None) as on:
-        with on.fleet.hold():
+        with on.fleet.hold():  # they wait at the gate, and nothing is sent
             running = [asyncio.create_task(ask(on.fleet.conversation())) for _ in range(3)]
-            while sum(on.counts) < 3:
-                await asyncio.sleep(0.005)
+            await asyncio.sleep(0.05)
+            assert sorted(replica.num_running for replica in on.fleet.replicas) == [1, 2]
             late = asyncio.create_task(ask(on.fleet.conversation()))
-            while sum(on.counts) < 4:
-                await asyncio.sleep(0.005)
-            assert on.counts == [2, 2] and not any(task.done() for task in [*running, late])
+            await asyncio.sleep(0.05)
+            assert [replica.num_running for replica in on.fleet.replicas] == [2, 2]
+            assert on.counts == [0, 0] and not any(task.done() for task in [*running, late])
         await asyncio.gather(*running, late)
+        assert on.counts == [2, 2]
 
 
 @pytest.mark.parametrize("fault", ["500", "429", "reset", "timeout", "garbage"])

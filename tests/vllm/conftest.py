@@ -44,7 +44,7 @@ class FaultyOptions(VllmOptions):
     """A server whose worker can be told to do wrong."""
 
     def flags(self, port: int) -> list[str]:
-        return [*super().flags(port), "--worker-extension-cls", "tests.vllm.worker.FaultyExtension"]
+        return [*super().flags(port), "--worker-extension-cls", "tests.vllm.worker.WorkerExtension"]
 
 
 @pytest.fixture(scope="session")

@@ -156,7 +156,7 @@ class AttachedEngine(VllmEngine):
     def __init__(self, options: VllmOptions, *, url: str, key: str | None, model: str | None) -> None:
         """`model`: the name that it serves it under; None: the first that it lists."""
         super().__init__(options)
-        self._process = VllmProcess(options=options, url=url.rstrip("/"), key=key or "none")  # it is never started
+        self._process = VllmProcess(options=options, url=url.rstrip("/"), key=key or "")  # it is never started
         self._served_as = model
         self._num_workers = 1
 

@@ -19,6 +19,7 @@ from agentrl.engine.vllm.process import VllmOptions, VllmProcess
 from agentrl.errors import EngineError
 from agentrl.interrupts import uninterrupted
 from agentrl.transfer import Manifest
+from agentrl.urls import hide_passwords
 
 PauseMode = Literal["keep", "wait", "abort"]
 _TIMEOUT_S = 300.0
@@ -56,7 +57,7 @@ class VllmEngine:
 
     @property
     def key(self) -> str:
-        """The bearer token that requests must show."""
+        """The bearer token that requests must show; empty: none."""
         return self._process.key
 
     async def start(self) -> None:
@@ -184,12 +185,13 @@ class VllmEngine:
         return int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
 
     async def _post(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        headers, verify = {"Authorization": f"Bearer {self.key}"}, self.url.startswith("https:") or _TRUSTS_NOBODY
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        verify = self.url.startswith("https:") or _TRUSTS_NOBODY
         try:
             async with httpx.AsyncClient(headers=headers, timeout=_TIMEOUT_S, trust_env=False, verify=verify) as http:
                 response = await http.post(self.url + path, json=body or {})
         except httpx.HTTPError as error:
-            raise await self._why(f"{self.url}{path}: {error!r}") from error
+            raise await self._why(f"{hide_passwords(self.url)}{path}: {error!r}") from error
         if response.status_code != 200:
             raise await self._why(f"{path}: HTTP {response.status_code}: {response.text[:1000]}")
         return response.json() if response.content else None

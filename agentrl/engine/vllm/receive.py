@@ -21,7 +21,16 @@ from vllm.distributed.weight_transfer.base import (
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
-from agentrl.transfer import GlooGroup, Manifest, check_shapes, checksum, read_file, read_handle, read_shapes
+from agentrl.transfer import (
+    GlooGroup,
+    Manifest,
+    check_shapes,
+    checksum,
+    local_folder,
+    read_file,
+    read_handle,
+    read_shapes,
+)
 
 BACKEND = "agentrl"
 HEAD = "lm_head.weight"
@@ -183,10 +192,15 @@ class AgentrlWeightTransferEngine(WeightTransferEngine):
             self._receiver.receive(manifest, options, load)
             return {name: future.result() for name, future in sums.items()}
 
+    def _model_folder(self) -> Path:
+        """Where the worker's own weights came from: a server of somebody else may have been given an id."""
+        cache = self.vllm_config.load_config.download_dir
+        return local_folder(self.model_config.model, revision=self.model_config.revision, cache=cache)
+
     def _check(self, manifest: Manifest) -> None:
         """The names on both sides, and their shapes, before anything is loaded."""
         manifest.check_names()
-        sent, expected = manifest.named_shapes(), read_shapes(Path(self.model_config.model))
+        sent, expected = manifest.named_shapes(), read_shapes(self._model_folder())
         if self.model_config.hf_config.tie_word_embeddings:  # vLLM skips what is sent for a head that it ties
             sent.pop(HEAD, None)
             expected.pop(HEAD, None)
