@@ -16,6 +16,7 @@ from agentrl.store import Store
 from agentrl.store.database import Database
 from agentrl.store.tables import Runs, table
 from agentrl.store.writer import Writer
+from agentrl.testing.audit import audit
 from agentrl.types import Purpose, StopReason
 from tests.postgres import PostgresServer, need_postgres, postgres_server
 from tests.store.builders import leased, planned, record, sql, start_run, task, trajectory, turn
@@ -40,6 +41,7 @@ def test_a_short_url_means_the_same_driver(url: str) -> None:
     for scheme in ("postgres", "postgresql"):
         with Store.open(url.replace("postgresql+psycopg", scheme)) as store:
             assert store.location == url
+        assert audit(url.replace("postgresql+psycopg", scheme)) == []
 
 
 def test_a_database_that_is_not_there_is_named(postgres: PostgresServer) -> None:
