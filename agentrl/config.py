@@ -406,7 +406,8 @@ class RunConfig(Section):
     def of_stored(cls, stored: dict[str, Any], database: str) -> RunConfig:
         """The config in a run's record, which was found in `database`, without what else is kept there."""
         config = {name: value for name, value in stored.items() if name not in ("command", "model_folder", "template")}
-        return cls.model_validate(config | {"store": config["store"] | {"url": database}})
+        config |= {"store": config["store"] | {"url": database}, "engine": _engine_of_today(config["engine"])}
+        return cls.model_validate(config)
 
     @property
     def database(self) -> str:
@@ -428,3 +429,13 @@ class RunConfig(Section):
         found = [password for url in urls for _, password in PASSWORD.findall(url) if password]
         keys = [os.environ.get(server.key_env) for server in (self.engine, self.chat) if server.key_env]
         return [*found, *(key for key in keys if key)]
+
+
+def _engine_of_today(stored: dict[str, Any]) -> dict[str, Any]:
+    """Before there were `urls` there was one `url`, and 0.9 stood for vLLM's own share of a device."""
+    if "url" not in stored:
+        return stored
+    engine = {name: value for name, value in stored.items() if name != "url"}
+    share = engine.get("gpu_memory_utilization")
+    urls = [] if stored["url"] is None else [stored["url"]]
+    return engine | {"urls": urls, "gpu_memory_utilization": None if share == 0.9 else share}

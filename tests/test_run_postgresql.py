@@ -48,6 +48,9 @@ def test_a_run_on_postgresql_survives_sigkill_and_its_password_is_nowhere(
         shown = killed.stdout + killed.stderr + "".join(capsys.readouterr())
         check(url, run.id)
         assert main(["runs", run.id, "--db", url]) == 0 == main(["db", "verify", "--db", url])
+        with Store.open(url) as store:
+            rollout = store.find_trajectories(run=run.id)[0]
+        assert main(["replay", rollout.id, "--fork", "0", "--db", url]) == 0, "it opens the database again"
         assert main(["runs", "--db", url.replace(PASSWORD, "wrong")]) == 1
         shown += "".join(capsys.readouterr()) + everything(url)
     files = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]

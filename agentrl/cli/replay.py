@@ -174,7 +174,7 @@ def go_on(store: Store, options: argparse.Namespace) -> int:
         print(visible("\n".join(done.difference.lines())))
         return 1
     print(transcript(done.sample))
-    print(f"next: agentrl replay {done.sample.trajectory.id[:8]} --db {options.db}")
+    print(f"next: agentrl replay {done.sample.trajectory.id[:8]} --db {store.location}")
     return 0
 
 

@@ -65,8 +65,14 @@ def _summary(store: Store, record: RunRecord) -> dict[str, Any]:
 
 
 def _status(record: RunRecord) -> str:
-    """The lock in the run's folder tells whether a process is at work, whatever the record says."""
-    if record.folder and is_locked(Path(record.folder)):
+    """The lock in the run's folder tells whether a process is at work, whatever the record says.
+
+    Where the folder isn't here, only the record counts: it may be another machine's, whose run is alive.
+    """
+    folder = Path(record.folder)
+    if not record.folder or not folder.is_dir():
+        return str(record.status)
+    if is_locked(folder):
         return "running"
     return DEAD if record.status == "running" else str(record.status)
 

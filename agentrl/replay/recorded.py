@@ -56,7 +56,7 @@ def load(store: Store, id: str) -> Recorded:
     if trajectory.stop_reason is None:
         raise ReplayError(f"trajectory {trajectory.id} has no ending yet: its run plays it still, or has died")
     run = store.find_run(trajectory.run)
-    config = config_of(run, store.location)
+    config = config_of(run, store.target)
     env_class = plugins.environment(config.env.name)
     return Recorded(
         sample=sample,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,7 +171,8 @@ def _compute(store: Store, run: RunRecord, trainer: Trainer, step: StepRecord, s
         its[row.trajectory].append(row)
     rebuilt = {id: rebuild(store.load_trajectory(id), of_one) for id, of_one in its.items()}
     rows = {(row.trajectory, row.end_turn): row for of_one in rebuilt.values() for row in of_one}
-    chosen = [rows[row.trajectory, row.end_turn] for row in stored]
+    # Copies: a batch of the warm start may hold a Row twice, each time at its own place.
+    chosen = [copy(rows[row.trajectory, row.end_turn]) for row in stored]
     return (trainer.sft_step if run.config["command"] == "sft" else trainer.step)(chosen, step.ordinal)
 
 

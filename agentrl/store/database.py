@@ -104,6 +104,13 @@ class Database:
         self._backend.lock_schema(connection)
 
     @property
+    def target(self) -> str:
+        """What opens it again: the path, or the URL with its password. Not to be shown or written down."""
+        if self._backend is sqlite:
+            return self.location
+        return self.engine.url.render_as_string(hide_password=False)
+
+    @property
     def _backend(self) -> ModuleType:
         return sqlite if self.engine.dialect.name == "sqlite" else postgresql
 

@@ -1,7 +1,8 @@
 """Writes to a running trajectory, each guarded by its own WHERE: not finished, and the lease still held.
 
-Check and write are one statement, so nothing can come between them, on any database. Where a statement changes
-no record, `explain` says why.
+Check and write are one statement that changes or locks the trajectory's record, so nothing can come between them, on
+any database: whoever ends the trajectory changes that record too. Where a statement changes no record, `explain` says
+why.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ FINISH = (
 UPDATE_TURN = (
     update(_turns)
     .where(_turns.c.trajectory_id == bindparam("trajectory"), _turns.c.turn == bindparam("index"))
-    .where(select(_trajectories.c.id).where(_writable()).exists())
+    .where(select(_trajectories.c.id).where(_writable()).with_for_update(read=True).exists())
     .values(reward=bindparam("new_reward"), timings=bindparam("new_timings"))
     .values(raw=func.coalesce(bindparam("new_raw"), _turns.c.raw))
 )

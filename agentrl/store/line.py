@@ -141,6 +141,8 @@ def _archive_groups_past(connection: Connection, run: str, version: int) -> None
         Groups.state.not_in(over),
         or_(Groups.version > version, Groups.id.in_(sampled)),
     )
+    # Locked, so that no worker begins another rollout in them meanwhile.
+    connection.execute(select(Groups.id).where(*past).with_for_update(key_share=True))
     running = (Trajectories.stop_reason.is_(None), Trajectories.group_id.in_(select(Groups.id).where(*past)))
     ending = {"stop_reason": StopReason.INTERRUPTED.value, "finished_at": time.time()}
     connection.execute(update(table(Trajectories)).where(*running).values(ending))

@@ -38,12 +38,17 @@ def begin_reading(connection: Connection) -> None:
 def begin_writing(connection: Connection, wait_s: float | None, busy_timeout_s: float) -> None:
     """Locks are taken record by record; wait for each for `wait_s` (None: as long as usual)."""
     if wait_s is not None:
-        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(wait_s * 1000)}")
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_milliseconds(wait_s)}")
 
 
 def lock_schema(connection: Connection) -> None:
     """Let one process at a time migrate, until the transaction ends."""
     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({SCHEMA_LOCK})")
+
+
+def _milliseconds(seconds: float) -> int:
+    """At least one: PostgreSQL takes 0 for no limit at all."""
+    return max(1, round(seconds * 1000))
 
 
 def _set_up(engine: Engine, busy_timeout_s: float) -> None:
@@ -59,7 +64,7 @@ def _set_up(engine: Engine, busy_timeout_s: float) -> None:
                 f"database {name!r} has encoding {encoding}, which can't hold every text: make one "
                 "with createdb --encoding UTF8 --template template0"
             )
-        connection.execute(f"SET lock_timeout = {max(1, round(busy_timeout_s * 1000))}")
+        connection.execute(f"SET lock_timeout = {_milliseconds(busy_timeout_s)}")
         connection.execute("SET tcp_keepalives_idle = 30")
         connection.execute("SET tcp_keepalives_interval = 10")
         connection.commit()

@@ -32,7 +32,11 @@ from agentrl.store.writer import Writer
 from agentrl.types import Artifacts, Grade, Sampler, Task, Trajectory, Turn
 
 T = TypeVar("T")
-_FIND_TASK = select(Tasks.identity).where(Tasks.identity == bindparam("identity"))
+_FIND_TASK = (
+    select(Tasks.identity)
+    .where(Tasks.identity == bindparam("identity"))
+    .with_for_update(read=True, key_share=True)  # nobody may delete it before it is referred to
+)
 _ADD_GRADE = insertion(Grades).returning(Grades.id)
 
 

@@ -46,6 +46,8 @@ class Store:
         self._writer = Writer(database)
         self.location = database.location
         """The path, or the URL without its password."""
+        self.target = database.target
+        """What opens it again: the path, or the URL with its password. Not to be shown or written down."""
         self.recorder = SqlRecorder(self._writer)
         self.queue = Queue(self._writer, database)
 

@@ -130,6 +130,8 @@ def remove(connection: Connection, found: Garbage) -> None:
     _remove_trajectories(connection, [*found.trajectories, *connection.scalars(of_runs)])
     _remove_of(connection, found.runs, Steps, Groups, Versions)
     connection.execute(delete(table(Runs)).where(Runs.id.in_(found.runs)))
+    # Whoever is about to refer to one of these has locked it; what came of that, only a second query sees.
+    connection.execute(_orphans([]).with_for_update())
     connection.execute(delete(table(Tasks)).where(Tasks.identity.in_(_orphans([]))))
 
 

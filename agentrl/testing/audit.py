@@ -11,6 +11,7 @@ trained twice on the surviving line (S1); one ending per rollout (R1); lengths a
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -151,6 +152,10 @@ def _runs(connection: Connection, run: str | None) -> Sequence[Any]:
     return chosen
 
 
+_SHORT = re.compile(r"^postgres(ql)?://")
+"""Means the store's driver here too."""
+
+
 @contextmanager
 def _connected(database: str | Path) -> Iterator[Connection]:
     """A connection whose errors are StoreErrors; a file that isn't there isn't made."""
@@ -158,7 +163,8 @@ def _connected(database: str | Path) -> Iterator[Connection]:
     if "://" not in name and not Path(name).is_file():
         raise StoreError(f"{name}: no database there; give the path of its file")
     try:
-        engine = create_engine(name if "://" in name else f"sqlite:///{name}", hide_parameters=True)
+        url = _SHORT.sub("postgresql+psycopg://", name) if "://" in name else f"sqlite:///{name}"
+        engine = create_engine(url, hide_parameters=True)
         try:
             with closing(engine.connect()) as connection:
                 yield connection

@@ -58,6 +58,15 @@ async def train(store: Store, run: str, folder: Path) -> None:
     (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, events)) + '\n{"kind": "ev')
 
 
+def test_a_run_of_another_machine_is_not_called_dead(
+    database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "killed").rmdir()
+    assert main(["runs", "killed", "--db", str(database), "--json"]) == 0
+    run = json.loads(capsys.readouterr().out)
+    assert (run["status"], run["resume"]) == ("running", None)
+
+
 def test_runs_shows_every_run_with_its_status_and_last_metrics(
     database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

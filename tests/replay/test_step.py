@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import re
@@ -14,11 +15,14 @@ from transformers import AutoModelForCausalLM
 
 from agentrl import plugins
 from agentrl.cli import main
+from agentrl.progress import Silent
+from agentrl.run import sft
 from agentrl.store import Store
 from agentrl.train.policy import Policy
 from agentrl.train.tiny import build_config, build_tokenizer
 from agentrl.types import Purpose, Sampler
 from tests.replay.trained import Trained
+from tests.small import small_config
 
 STEPS = 4
 
@@ -51,6 +55,15 @@ def test_a_step_is_recomputed_bit_for_bit(trained: Trained, step: int, capsys: p
     assert any(
         line.startswith(f"weights of version {stored.version_after} ") and line.endswith("equal") for line in lines
     )
+
+
+def test_a_warm_start_step_that_holds_a_row_twice_is_recomputed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ["sft.demonstrations=3", "sft.batch_size=4", "sft.steps=1", "name=warm", "train.threads=1"]
+    asyncio.run(sft(small_config(tmp_path, tmp_path / "cache", *sizes), Silent()))
+    assert main(["replay", "warm", "--step", "0", "--db", str(tmp_path / "agentrl.db")]) == 0
+    assert "Rows equal 4 equal" in plain_of(capsys.readouterr().out)
 
 
 def test_the_nearest_kept_weights_before_the_step_are_taken(

@@ -94,7 +94,7 @@ async def test_a_full_database_is_named_and_goes_on_once_there_is_space(tmp_path
 
 async def test_a_lock_that_outlasts_the_timeout_reaches_all_who_wait_at_once(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    with Store.open(path, busy_timeout_s=0.3) as store:
+    with Store.open(path, busy_timeout_s=3.0) as store:
         run = await start_run(store)
         holder = sqlite3.connect(path, isolation_level=None)
         holder.execute("begin immediate")

@@ -50,12 +50,12 @@ from tests.store.builders import record, trajectory
 
 async def main():
     with Store.open(sys.argv[1]) as store:
-        [lease] = await store.queue.lease("holder", 1.0, run=sys.argv[2])
+        [lease] = await store.queue.lease("holder", 4.0, run=sys.argv[2])
         await record(store, trajectory(sys.argv[2], lease.group, id="done"), lease.generation)
         await store.recorder.begin(trajectory(sys.argv[2], lease.group, id="cut", sample=1), lease.generation)
         print(lease.group, flush=True)
         while True:
-            await store.queue.heartbeat(lease, 1.0)
+            await store.queue.heartbeat(lease, 4.0)
             await asyncio.sleep(0.1)
 
 asyncio.run(main())
@@ -95,7 +95,7 @@ async def test_a_group_is_reissued_once_its_worker_is_gone_and_not_before(target
         group = await planned(store, run)
         holder = subprocess.Popen([sys.executable, "-c", HOLDER, target, run], stdout=subprocess.PIPE, text=True)
         assert holder.stdout is not None and holder.stdout.readline().strip() == group
-        time.sleep(1.5)  # longer than the lease, which is kept
+        time.sleep(4.5)  # longer than the lease, which is kept
         assert await store.queue.lease("other", 60.0, run=run) == []
         holder.kill()
         holder.wait()
