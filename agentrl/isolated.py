@@ -175,7 +175,7 @@ def _run(request: dict[str, Any]) -> dict[str, Any]:
     found = getattr(importlib.import_module(module), name)
     tool = FunctionTool(found.function if isinstance(found, FunctionTool) else found)
     ctx = ToolContext(sandbox=None, seed=request["seed"], deadline=request["deadline"])
-    value = tool.run(tool.validate(request["arguments"]), ctx)
+    value = tool.run(request["arguments"], ctx)
     result = as_result(asyncio.run(value) if inspect.iscoroutine(value) else value)
     return {"content": result.content, "is_error": result.is_error, "terminated": result.terminated}
 

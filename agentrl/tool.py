@@ -55,7 +55,7 @@ class Tool(ABC):
     """JSON schema of the arguments: an object."""
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments coerced to the schema; raises ValueError with the fields that don't fit."""
+        """The arguments coerced to the schema, as JSON; raises ValueError with the fields that don't fit."""
         return arguments
 
     @abstractmethod
@@ -80,8 +80,7 @@ class FunctionTool(Tool):
         self.schema = _plain_schema(self._model)
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        checked = self._model.model_validate(arguments)
-        return {name: getattr(checked, name) for name in type(checked).model_fields}
+        return self._model.model_validate(arguments).model_dump(mode="json")
 
     async def call(self, arguments: dict[str, Any], ctx: ToolContext) -> ToolResult:
         result = self.run(arguments, ctx)
@@ -89,8 +88,9 @@ class FunctionTool(Tool):
 
     def run(self, arguments: dict[str, Any], ctx: ToolContext) -> Any:
         """Call the function itself (for a coroutine function: make the coroutine)."""
-        extra = {"ctx": ctx} if self._wants_ctx else {}
-        return self.function(**arguments, **extra)
+        checked = self._model.model_validate(arguments)  # JSON has no dates, sets, models
+        typed = {name: getattr(checked, name) for name in type(checked).model_fields}
+        return self.function(**typed, **({"ctx": ctx} if self._wants_ctx else {}))
 
 
 class IsolatedTool(FunctionTool):
@@ -106,10 +106,6 @@ class IsolatedTool(FunctionTool):
         function_name(function)
         super().__init__(function)
         self.is_async = True  # a call only waits for the process: it needs no thread
-
-    def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        super().validate(arguments)
-        return arguments  # as JSON; the child coerces them
 
     async def call(self, arguments: dict[str, Any], ctx: ToolContext) -> ToolResult:
         from agentrl.isolated import run_isolated
@@ -162,7 +158,8 @@ def _arguments_model(function: Callable[..., Any]) -> tuple[type[BaseModel], boo
             raise TypeError(f"tool {function.__name__}: parameter {name} needs a type annotation")
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
         fields[name] = (hints[name], default)
-    model = create_model(function.__name__, __config__=ConfigDict(extra="forbid"), **fields)
+    config = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
+    model = create_model(function.__name__, __config__=config, **fields)
     return model, "ctx" in parameters
 
 

@@ -31,16 +31,22 @@ async def claim(store, run, me):
 
 async def main(work, target, run, me):
     with Store.open(target) as store:
+        os.close(ready[1])
+        os.read(start[0], 1)
         await {"lease": lease, "claim": claim}[work](store, run, me)
 
-children = []
+ready, start, children = os.pipe(), os.pipe(), []
 for number in range(6):  # forked before anything is open
     child = os.fork()
     if child == 0:
+        os.close(start[1])
         asyncio.run(main(*sys.argv[1:4], f"p{number}"))
         sys.stdout.flush()
         os._exit(0)
     children.append(child)
+os.close(ready[1])
+os.read(ready[0], 1)  # until all are there, or have ended
+os.close(start[1])
 sys.exit(sum(os.waitpid(child, 0)[1] != 0 for child in children))
 """
 HOLDER = """
