@@ -6,7 +6,6 @@ The trainer's end is in `agentrl.sync`, the engine's in `agentrl.engine`, and ne
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import os
 from collections import Counter, deque
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from blake3 import blake3
 from safetensors import safe_open
 from torch import Tensor
 from torch._C._distributed_c10d import BroadcastOptions, FileStore, ProcessGroupGloo, Work
@@ -29,8 +29,8 @@ _DTYPE_NAMES = {"float64": "F64", "float32": "F32", "bfloat16": "BF16", "float16
 
 
 def checksum(tensor: Tensor) -> str:
-    """sha256 (hex) of the tensor's bytes in C order."""
-    return hashlib.sha256(_bytes_of(tensor)).hexdigest()
+    """BLAKE3 (hex) of the tensor's bytes in C order; four times as fast as SHA-256 with the CPU's own instructions."""
+    return blake3(_bytes_of(tensor)).hexdigest()
 
 
 def _bytes_of(tensor: Tensor) -> Any:

@@ -156,7 +156,7 @@ class EmbeddedEngine:
         return self._started(self._weights).load(version, tensors)
 
     def checksums(self) -> dict[str, str]:
-        """sha256 of each tensor that is served; see EngineWeights.checksums. Blocks."""
+        """BLAKE3 of each tensor that is served; see EngineWeights.checksums. Blocks."""
         return self._started(self._weights).checksums()
 
     def weights_hash(self) -> str:

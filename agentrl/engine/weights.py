@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
+from blake3 import blake3
 from transformers import PreTrainedModel
 
 from agentrl.engine.base import GenerationLoop
@@ -64,12 +65,12 @@ class EngineWeights:
         return report
 
     def checksums(self) -> dict[str, str]:
-        """sha256 (hex) of each tensor's bytes, in C order and in the engine's dtype, read from the tensors served."""
+        """BLAKE3 (hex) of each tensor's bytes, in C order and in the engine's dtype, read from the tensors served."""
         sums: dict[tuple[str, ...], str] = {}
         for name, tensor in self._tensors.items():
             partners = self._partners[name]
             if partners not in sums:
-                sums[partners] = _sha256(tensor)
+                sums[partners] = _checksum(tensor)
         return {name: sums[self._partners[name]] for name in self._tensors}
 
     def weights_hash(self) -> str:
@@ -111,9 +112,9 @@ def _partners(tensors: dict[str, torch.Tensor]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(groups[place]) for name, place in memory.items()}
 
 
-def _sha256(tensor: torch.Tensor) -> str:
+def _checksum(tensor: torch.Tensor) -> str:
     # The sync has a formula of its own for the trainer's side: a proof shouldn't share code with what it proves.
-    return hashlib.sha256(_bytes(tensor)).hexdigest()
+    return blake3(_bytes(tensor)).hexdigest()
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:

@@ -103,7 +103,7 @@ class WeightReceiver(Protocol):
         ...
 
     def checksums(self) -> dict[str, str]:
-        """sha256 (hex) of the bytes of each tensor that is served, in C order, under all its names."""
+        """BLAKE3 (hex) of the bytes of each tensor that is served, in C order, under all its names."""
         ...
 
     def refuse(self, reason: str) -> None:
@@ -143,7 +143,7 @@ class RemoteReceiver(Protocol):
         ...
 
     async def receive(self, manifest: Manifest, options: dict[str, Any]) -> dict[str, str]:
-        """Load the manifest's tensors; sha256 (hex) of the bytes of each as they arrived, under all names."""
+        """Load the manifest's tensors; BLAKE3 (hex) of the bytes of each as they arrived, under all names."""
         ...
 
     async def end_update(self, version: int) -> None:

@@ -71,7 +71,7 @@ class Sent:
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
     def checksums(self) -> dict[str, str]:
-        """sha256 (hex) of each tensor's bytes, under all its names. Blocks."""
+        """BLAKE3 (hex) of each tensor's bytes, under all its names. Blocks."""
         sums = {name: checksum(tensor) for name, tensor in self.tensors.items()}
         return sums | {other: sums[name] for other, name in self.tied.items()}
 

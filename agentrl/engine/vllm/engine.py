@@ -135,7 +135,7 @@ class VllmEngine:
         self._is_updating = True
 
     async def receive(self, manifest: Manifest, options: dict[str, Any]) -> dict[str, str]:
-        """Load all tensors; sha256 of each as it arrived. Raises EngineError by its name."""
+        """Load all tensors; BLAKE3 of each as it arrived. Raises EngineError by its name."""
         try:
             info = {"manifest": asdict(manifest), "options": options}
             await self._post("/update_weights", {"update_info": info})

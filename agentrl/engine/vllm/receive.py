@@ -139,7 +139,7 @@ class AgentrlWeightTransferEngine(WeightTransferEngine):
     init_info_cls = MeetInfo
     update_info_cls = ReceiveInfo
     received: dict[str, str]
-    """sha256 of each tensor of the last update, as it arrived in this worker, under all its names."""
+    """BLAKE3 of each tensor of the last update, as it arrived in this worker, under all its names."""
     _receiver: Receiver | None = None
     _has_tied_head = False
     """Does vLLM hold head and embedding as one? Not where the model's file stores both, whatever its config says."""
