@@ -110,7 +110,7 @@ def _keys(value: Any, prefix: str = "") -> set[str]:
 
 async def test_an_episode_is_played_on_it(served: tuple[str, str]) -> None:
     url, model = served
-    async with ChatClient(EngineConfig(api="chat", url=url, model=model)) as client:
+    async with ChatClient(EngineConfig(api="chat", urls=[url], model=model)) as client:
         loop = make_loop(
             Unrendered(), None, sampler=lambda env, task: ChatSampler(client, Unrendered(), env), max_turn_tokens=6
         )
