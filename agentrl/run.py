@@ -34,8 +34,7 @@ from agentrl.rollout.pool import RolloutPool
 from agentrl.rollout.renderer import Renderer
 from agentrl.run_folder import Run, check_tasks, heartbeat, lease_seconds, open_run, reopen_run
 from agentrl.standing import check_unchanged, finish, register, restore, save, saved_when_stopped
-from agentrl.store.records import StepRow
-from agentrl.sync.base import Canary
+from agentrl.store.records import NO_BATCH, StepRow
 from agentrl.train import tiny
 from agentrl.train.gate import check_logprobs
 from agentrl.train.policy import Policy
@@ -280,14 +279,7 @@ async def record(
 async def publish(player: Player, probe: Probe) -> dict[str, float]:
     """Send the weights to the engine and have it prove that it holds them (V2)."""
     policy, _ = player.learner
-    canary = Canary(
-        prompt_ids=probe.prompt_ids,
-        forced_ids=probe.forced_ids,
-        expected=probe.score(),
-        previous=probe.previous,
-        noise=player.noise,
-    )
-    report = await player.publish(sent_tensors(policy), canary)
+    report = await player.publish(sent_tensors(policy), probe.canary(player.noise))
     player.noise = max(player.noise, report.canary_delta)
     return {
         "publish_seconds": report.seconds,
@@ -410,9 +402,9 @@ async def _drop_unmeasured(run: Run, groups: Sequence[Group]) -> list[Group]:
 
 
 def _step_row(place: int, row: Row, report: RowReport) -> StepRow:
-    """A Row without weight is in no Batch: it is recorded as batch -1, with its place among the step's Rows."""
+    """A Row without weight is in no Batch: it is recorded as NO_BATCH, with its place among the step's Rows."""
     return StepRow(
-        batch=-1 if report.batch is None else report.batch,
+        batch=NO_BATCH if report.batch is None else report.batch,
         position=place if report.position is None else report.position,
         trajectory=row.trajectory,
         end_turn=row.end_turn,

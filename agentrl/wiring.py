@@ -81,6 +81,16 @@ class Probe:
         context, sampled = next((reply for reply in replies if len(reply[1]) > 1), replies[0])
         return cls(policy, context, sampled[:-1][:MAX_PROBE_TOKENS] or sampled)
 
+    def canary(self, noise: float) -> Canary:
+        """What an engine must say of it now. `noise`: see Canary."""
+        return Canary(
+            prompt_ids=self.prompt_ids,
+            forced_ids=self.forced_ids,
+            expected=self.score(),
+            previous=self.previous,
+            noise=noise,
+        )
+
     def score(self) -> list[float]:
         """Logprobs (temperature 1) of forced_ids by the trainer's weights of now."""
         ids = self.prompt_ids + self.forced_ids

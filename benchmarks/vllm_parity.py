@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
@@ -33,16 +32,17 @@ from agentrl.envs.calculator import CalculatorConfig
 from agentrl.progress import Silent
 from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.loop import AgentLoop
+from agentrl.rollout.meter import metered
 from agentrl.rollout.pool import RolloutPool
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.samplers import EngineSampler
 from agentrl.run import base_model, sent_tensors
-from agentrl.sync.base import Canary
 from agentrl.sync.choose import TransportName, make_transport
 from agentrl.sync.remote import RemoteSync
 from agentrl.testing.memory import MemoryRecorder
 from agentrl.train.policy import Policy
 from agentrl.types import Group, Purpose, Sample
+from agentrl.wiring import Probe
 from benchmarks import report
 from benchmarks.parity import NUM_TURNS, Talkative
 
@@ -52,6 +52,8 @@ MIN_IDS = 2000
 STEP = 0.002
 """Standard deviation of what a version adds to each weight: it still calls the tool, and its logprobs move by far more
 than any rounding."""
+NOISE = 1e-5
+"""Nats by which trainer and engine may differ."""
 TASKS = CalculatorConfig(level=3)
 Weights = dict[str, torch.Tensor]
 
@@ -61,7 +63,6 @@ class Parity:
     """A trainer's policy, a server that is sent its weights, and what was compared so far."""
 
     policy: Policy
-    engine: VllmEngine
     client: HttpClient
     sync: RemoteSync
     renderer: Renderer
@@ -133,34 +134,19 @@ class Parity:
         for tensor in self.local().values():
             tensor.add_(torch.randn(tensor.shape, generator=generator), alpha=STEP)
 
-    def canary_logprobs(self, prompt: list[int]) -> list[float]:
-        return self.policy.logprobs(prompt, range(1, len(prompt)))
-
-    async def publish(self, version: int, prompt: list[int], previous: list[float]) -> None:
-        canary = Canary(
-            prompt_ids=prompt[:1], forced_ids=prompt[1:], expected=self.canary_logprobs(prompt), previous=previous,
-            noise=1e-5,
-        )  # fmt: skip
-        await self.sync.publish(version, sent_tensors(self.policy), canary, self.client)
-
     async def next_version(self, version: int, prompt: list[int]) -> None:
         """Publish it while a round is in flight, and compare that round and another one."""
-        old, previous = self.weights(), self.canary_logprobs(prompt)
+        old, probe = self.weights(), Probe(self.policy, prompt[:1], prompt[1:])
         in_flight = asyncio.create_task(self.play(2 * version))
         await asyncio.sleep(1.0)
         self.move(version)
-        await self.publish(version, prompt, previous)
+        await self.sync.publish(version, sent_tensors(self.policy), probe.canary(NOISE), self.client)
         new = self.weights()
         self.compare(await in_flight, {version - 1: old, version: new})
-        before = await self.cached()
-        self.compare(await self.play(2 * version + 1), {version: new})
-        self.num_cached += await self.cached() - before
-
-    async def cached(self) -> float:
-        """Prompt ids that the server has found in its cache of prefixes so far."""
-        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {self.engine.key}"}, trust_env=False) as http:
-            lines = (await http.get(f"{self.engine.url}/metrics")).text.splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:prefix_cache_hits_total{"))
+        async with metered([self.client]) as engine:
+            samples = await self.play(2 * version + 1)
+        self.compare(samples, {version: new})
+        self.num_cached += engine["num_prefix_hit_tokens"]
 
 
 def untied(model: Path, folder: Path) -> Path:
@@ -186,7 +172,7 @@ async def measure(model: Path, folder: Path, transport: TransportName, versions:
             sync = RemoteSync(make_transport(transport, folder / "weights"))
             sync.connect(policy.model, [engine])
             parity = Parity(
-                policy=policy, engine=engine, client=client, sync=sync, renderer=renderer,
+                policy=policy, client=client, sync=sync, renderer=renderer,
                 num_conversations=conversations,
             )  # fmt: skip
             prompt = renderer.start(Talkative.tasks(TASKS, "train")[0].messages, [])

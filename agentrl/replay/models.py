@@ -16,8 +16,7 @@ def model_folder(name: str, run: RunRecord) -> Path:
         if (path / "config.json").is_file():
             return path
     kept = ", ".join(path.name for path in checkpoint.kept(folder)) or "none"
-    packages = ", ".join(f"{package} {version}" for package, version in run.packages.items())
     raise ReplayError(
         f"{name} is no model folder and no checkpoint of run {run.id}; kept in {folder}: {kept}. "
-        f"The run was made with {packages}"
+        f"The run was made with {run.made_with}"
     )

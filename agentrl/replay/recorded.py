@@ -73,12 +73,11 @@ def config_of(run: RunRecord, database: str) -> RunConfig:
     try:
         return RunConfig.of_stored(run.config, database)
     except PluginError as error:
-        raise ReplayError(f"{error}. Run {run.id} was made with {_listed(run.packages)}") from None
+        raise ReplayError(f"{error}. Run {run.id} was made with {run.made_with}") from None
     except ValidationError as error:
         problem = " ".join(str(error).split())
         raise ReplayError(
-            f"the config of run {run.id} doesn't fit what is installed now: {problem}. It was made with "
-            f"{_listed(run.packages)}"
+            f"the config of run {run.id} doesn't fit what is installed now: {problem}. It was made with {run.made_with}"
         ) from None
 
 
@@ -99,7 +98,7 @@ def renderer_of(recorded: Recorded, model: str | None) -> Renderer | Unrendered:
     if not Path(folder).is_dir():
         raise ReplayError(
             f"model folder {folder} is gone, and with it the tokenizer; run {recorded.run.id} was made with "
-            f"{_listed(recorded.run.packages)}. Name another copy of the folder by --model"
+            f"{recorded.run.made_with}. Name another copy of the folder by --model"
         )
     config = recorded.config
     return Renderer.from_pretrained(folder, mode=config.rollout.renderer_mode, tool_parser=config.model.tool_parser)
@@ -112,7 +111,3 @@ def _changes(trajectory: Trajectory, run: RunRecord, config: RunConfig, env_clas
     if trajectory.env_version != env_class.version:
         changes.append(f"environment {config.env.name} was version {trajectory.env_version}, now {env_class.version}")
     return changes
-
-
-def _listed(packages: dict[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in packages.items())

@@ -21,7 +21,7 @@ from typing import Any
 from agentrl.config import AlgorithmConfig, SftConfig, TrainConfig
 from agentrl.errors import ModelError, ReplayError
 from agentrl.replay.rows import rebuild
-from agentrl.store.records import RunRecord, StepRecord, StepRow, StepState
+from agentrl.store.records import NO_BATCH, RunRecord, StepRecord, StepRow, StepState
 from agentrl.store.store import Store
 from agentrl.train import checkpoint
 from agentrl.train.policy import Policy
@@ -30,8 +30,6 @@ from agentrl.train.trainer import Trainer
 from agentrl.wiring import open_policy
 
 COMPARED = ("loss", "grad_norm", "num_tokens")
-NO_BATCH = -1
-"""The batch under which a Row without weight is stored."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -103,11 +101,10 @@ class Line:
     def _nothing_kept(self, step: int) -> str:
         recorded = (one for one in self.steps.values() if one.state is StepState.RECORDED)
         can = self._listed(one.id for one in recorded if self._way_to(one) is not None)
-        packages = ", ".join(f"{name} {version}" for name, version in self.run.packages.items())
         return (
             f"step {step} of run {self.run.id} can't be recomputed: no weights before it are kept in "
             f"{self.run.folder}/checkpoints, and the model that it started from is gone. Steps that can be: {can}. "
-            f"The run was made with {packages}"
+            f"The run was made with {self.run.made_with}"
         )
 
     @staticmethod

@@ -45,11 +45,15 @@ class Lease:
     until: float
 
 
+NO_BATCH = -1
+
+
 @dataclass(kw_only=True, slots=True)
 class StepRow:
     """A Row that a step trained on: enough to build it again."""
 
     batch: int
+    """NO_BATCH for a Row without weight."""
     position: int
     """Place within the batch."""
     trajectory: str
@@ -99,6 +103,11 @@ class RunRecord:
     folder: str
     started_at: float
     finished_at: float | None
+
+    @property
+    def made_with(self) -> str:
+        """Its packages and their versions, for an error."""
+        return ", ".join(f"{name} {version}" for name, version in self.packages.items())
 
 
 @dataclass(kw_only=True, slots=True)
