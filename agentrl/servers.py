@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from agentrl.config import EngineConfig, RunConfig
+from agentrl.config import RunConfig
+from agentrl.config_servers import EngineConfig
 from agentrl.engine.embedded import EmbeddedEngine
 from agentrl.engine.vllm.attached import AttachedEngine, check_awake, check_key, missing, read_facts
 from agentrl.engine.vllm.engine import VllmEngine

@@ -16,11 +16,13 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-import agentrl.config
-from agentrl.config import RunConfig, Section, SftConfig, TrainConfig
+from agentrl import config, config_servers
+from agentrl.config import RunConfig, SftConfig, TrainConfig
+from agentrl.config_servers import Section
 
-PACKAGE = Path(agentrl.__file__).parent
-FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "config.py"]
+PACKAGE = Path(config.__file__).parent
+OWN = {Path(module.__file__) for module in (config, config_servers)}
+FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path not in OWN]
 Classes = dict[str, set[str]]
 """Which sections a name may stand for."""
 
@@ -37,7 +39,7 @@ def sections() -> dict[str, str]:
 
 def sections_of(name: str) -> set[str]:
     """The section classes that a name of a class stands for: a base stands for those that are built on it."""
-    named = getattr(agentrl.config, name, None)
+    named = getattr(config, name, None) or getattr(config_servers, name, None)
     kinds = [RunConfig, *(field.annotation for field in RunConfig.model_fields.values())]
     if not is_section(named) or named is Section:
         return set()

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from agentrl.config import EngineConfig, RunConfig
+from agentrl.config import RunConfig
+from agentrl.config_servers import EngineConfig
 
 OF_0001: dict[str, Any] = {
     "name": "embedded", "url": None, "api": "tokens", "model": None, "key_env": None, "threads": 1, "cache_gib": 1,

@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agentrl.config import EngineConfig, RunConfig, SyncConfig
+from agentrl.config import RunConfig
+from agentrl.config_servers import EngineConfig, SyncConfig
 from agentrl.environment import Environment
 from agentrl.errors import ReplayError
 from agentrl.progress import Watcher

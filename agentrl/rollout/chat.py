@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from agentrl.config import ChatConfig
+from agentrl.config_servers import ChatConfig
 from agentrl.environment import Chat
 from agentrl.errors import EngineError, EngineFault
 from agentrl.rollout.chat_client import MAX_SEED, ChatClient, ChatReply

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from agentrl.config import ChatConfig, EngineConfig
+from agentrl.config_servers import ChatConfig, EngineConfig
 from agentrl.errors import EngineError, EngineFault
 from agentrl.rollout.chat_messages import Completion, Json, read_completion, to_request
 from agentrl.rollout.retry import RetryPolicy, repeat

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from agentrl.config import ServerConfig
+from agentrl.config_servers import ServerConfig
 from agentrl.errors import EngineError
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ import aiohttp
 import orjson
 from yarl import URL
 
-from agentrl.config import ServerConfig
+from agentrl.config_servers import ServerConfig
 from agentrl.errors import ConfigError, ContextOverflow, EngineError, EngineFault
 from agentrl.urls import hide_passwords
 

@@ -12,7 +12,7 @@ import pytest
 from agentrl import plugins
 from agentrl.batch.rows import build_rows
 from agentrl.cli import main
-from agentrl.config import ChatConfig
+from agentrl.config_servers import ChatConfig
 from agentrl.environment import EnvironmentContext, StepResult
 from agentrl.errors import ConfigError, EngineError
 from agentrl.progress import Silent

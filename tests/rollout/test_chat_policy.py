@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.batch.rows import build_rows
-from agentrl.config import EngineConfig
+from agentrl.config_servers import EngineConfig
 from agentrl.environment import StepResult
 from agentrl.rollout.chat_client import ChatClient
 from agentrl.rollout.chat_messages import read_completion

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from agentrl.config import EngineConfig
+from agentrl.config_servers import EngineConfig
 from agentrl.rollout.chat_client import ChatClient
 from agentrl.rollout.chat_messages import read_completion
 from agentrl.rollout.samplers import ChatSampler

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.config import EngineConfig
+from agentrl.config_servers import EngineConfig
 from agentrl.errors import ConfigError
 from agentrl.rollout.transport import Response, key_of
 

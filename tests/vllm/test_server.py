@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from agentrl import plugins
-from agentrl.config import EngineConfig, ModelConfig
+from agentrl.config import ModelConfig
+from agentrl.config_servers import EngineConfig
 from agentrl.engine.vllm import process
 from agentrl.engine.vllm.engine import VllmEngine
 from agentrl.engine.vllm.process import VllmOptions, VllmProcess
