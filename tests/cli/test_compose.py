@@ -19,6 +19,7 @@ from agentrl.rollout.transport import key_of
         ("train.lr=1e-6", "train.learning_rate"),
         ("env.max_tunrs=5", "limits.max_turns"),
         ("env.lvel=2", "env.level"),
+        ("engine.url=http://x", "engine.urls"),
         ("+train.learning_rate=1", "train.learning_rate"),
         ("++train.new=1", "can't be added"),
         ("~train.steps", "train.steps"),
