@@ -163,7 +163,7 @@ def _nearest(key: str, known: list[str]) -> str:
         its_section, _, its_last = candidate.rpartition(".")
         initials = "".join(word[0] for word in its_last.split("_"))
         alike = 1.0 if last == initials else difflib.SequenceMatcher(None, last, its_last).ratio()
-        return alike + 0.3 * difflib.SequenceMatcher(None, section, its_section).ratio()
+        return alike + 0.23 * difflib.SequenceMatcher(None, section, its_section).ratio()
 
     return max(known, key=likeness)
 
