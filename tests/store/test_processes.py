@@ -15,10 +15,13 @@ import asyncio, os, sys
 from agentrl.errors import StoreError
 from agentrl.store import Store
 
+def tell(*words):
+    os.write(1, (" ".join(words) + "\\n").encode())  # one write: print makes several where output isn't buffered
+
 async def lease(store, run, me):
     while taken := await store.queue.lease(me, 60.0, run=run, limit=3):
         for one in taken:
-            print(me, one.group, flush=True)
+            tell(me, one.group)
 
 async def claim(store, run, me):
     step = await store.begin_step(run, ordinal=0, version=0)
@@ -27,7 +30,7 @@ async def claim(store, run, me):
             await store.queue.claim(run, step, [group])
         except StoreError:
             continue
-        print(me, group, flush=True)
+        tell(me, group)
 
 async def main(work, target, run, me):
     with Store.open(target) as store:
@@ -41,7 +44,6 @@ for number in range(6):  # forked before anything is open
     if child == 0:
         os.close(start[1])
         asyncio.run(main(*sys.argv[1:4], f"p{number}"))
-        sys.stdout.flush()
         os._exit(0)
     children.append(child)
 os.close(ready[1])
