@@ -142,10 +142,32 @@ class ContextOverflow(EngineError):
     stop_reason = StopReason.CONTEXT_OVERFLOW
 
 
+class SandboxFault(StrEnum):
+    """Why there is no box, or no box any more."""
+
+    UNAVAILABLE = "unavailable"
+    """The backend can't start boxes on this machine: a program, a daemon or a permission is missing."""
+    IMAGE = "image"
+    """The image isn't there, or can't be pulled."""
+    START = "start"
+    """A box didn't get ready in its time."""
+    DIED = "died"
+    """It ended while it was in use."""
+    HOST_FULL = "host_full"
+    """This machine's disk, memory, processes or networks are used up, not the box's own share."""
+    CHANNEL = "channel"
+    """It is there, but doesn't answer as it should."""
+
+
 class SandboxError(RolloutFault):
-    """The sandbox isn't there any more. A command that fails is a result, not this."""
+    """There is no box, or none any more. A command that fails is a result, not this."""
 
     stop_reason = StopReason.SANDBOX_ERROR
+
+    def __init__(self, message: str, kind: SandboxFault = SandboxFault.DIED) -> None:
+        """`message` names the box and what to do."""
+        super().__init__(message)
+        self.kind = kind
 
 
 class ToolFault(RolloutFault):

@@ -1,26 +1,55 @@
 """The sandbox contract: a closed box in which commands run and files live.
 
-An environment asks for a box with `SandboxSpec`; the core finds the backend by entry-point name in the group
-`agentrl.sandboxes`. A command that fails is a result; a box that is gone raises `errors.SandboxError`.
+An environment asks for a box with `SandboxSpec`; a `SandboxBackend`, found by entry-point name in the group
+`agentrl.sandboxes`, starts it. One box serves one episode and is never used again.
+
+A command that fails is a result. A file that isn't there is the OSError that Python would raise. A box that can't be
+had or is gone raises `errors.SandboxError`: then nothing was measured, and nobody is punished (R2).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+Command = str | Sequence[str]
+"""A line for the box's shell, or a program with its arguments, which no shell reads."""
+
+DEFAULT_OUTPUT_BYTES = 1024**2
+DEFAULT_FILE_BYTES = 64 * 1024**2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SandboxSpec:
-    """What an environment needs. Everything that isn't asked for is closed: no network, no mounts."""
+    """What an environment needs. Everything that isn't asked for is closed: no network, no mounts, no secrets."""
 
-    backend: str
-    """Entry-point name in the group agentrl.sandboxes."""
+    backend: str = "auto"
+    """Entry-point name in the group agentrl.sandboxes; auto: what the run's `sandbox.backend` says."""
     image: str | None = None
+    """A container image; None: the system that the backend offers, with a shell and Python."""
+    base: str | None = None
+    """A folder of this machine whose content `workdir` starts with. The box writes to a copy of its own."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Written before the first command: path in the box → content."""
+    workdir: str = "/workspace"
+    """Where commands start, and the only folder besides /tmp that they can write to, unless an image allows more."""
     cpus: float = 1.0
     memory_bytes: int = 2 * 1024**3
+    """Of all processes together, swap included."""
+    max_processes: int = 256
+    disk_bytes: int = 1024**3
+    """What the box may write, `base` not counted."""
     network: bool = False
-    environment: dict[str, str] = field(default_factory=dict)
+    user: int = 1000
+    """The user id inside."""
+    lifetime_s: float = 3600.0
+    """After this the box ends by itself, whoever forgot it."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of every command. Nothing of this process's environment gets in."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,39 +57,131 @@ class ExecResult:
     """What a command printed and how it ended."""
 
     exit_code: int
+    """128 + n where signal n ended it."""
     stdout: bytes
     stderr: bytes
     timed_out: bool = False
-    """True: the command and everything that it started were killed at the limit (R4)."""
+    """It and everything that it started were killed at the limit (R4); what was printed until then is here."""
+    out_of_memory: bool = False
+    """The box's memory limit killed it or one of its children."""
+    num_left_out_bytes: int = 0
+    """Of the output, from the middle, where it was longer than the cap; a marker stands in their place."""
+    seconds: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """stdout, then stderr; bytes that aren't UTF-8 are U+FFFD here and untouched in the fields."""
+        return (self.stdout + self.stderr).decode("utf-8", "replace")
 
 
 class Session(ABC):
-    """One long-lived shell in a box; its state (folder, variables) stays between calls."""
+    """One long-lived shell in a box: folder, variables and background jobs stay from call to call."""
 
     @abstractmethod
-    async def run(self, command: str, *, timeout_s: float) -> ExecResult: ...
+    async def run(self, command: str, *, timeout_s: float, max_output_bytes: int = DEFAULT_OUTPUT_BYTES) -> ExecResult:
+        """Run one command; both outputs come as `stdout`, in the order in which they were printed.
+
+        At the limit everything that the session started is killed, and the next call finds a new shell in the box's
+        `workdir`: `timed_out` says so. An unclosed quote or heredoc is an error of this call and of no other.
+        Raises SandboxError where the box is gone.
+        """
 
     @abstractmethod
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """End the shell and what it started; safe to call twice."""
 
 
 class Sandbox(ABC):
-    """A started box. Raises `SandboxError` when the box itself is gone."""
+    """A started box. Every method raises `SandboxError` when the box itself is gone."""
 
     @abstractmethod
-    async def exec(self, command: list[str], *, timeout_s: float, stdin: bytes = b"") -> ExecResult: ...
+    async def exec(
+        self,
+        command: Command,
+        *,
+        timeout_s: float,
+        cwd: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        max_output_bytes: int = DEFAULT_OUTPUT_BYTES,
+    ) -> ExecResult:
+        """Run a command to its end. Nothing that it started lives on.
+
+        `cwd`: default `workdir`. `environment` is added to the spec's. The cap holds for stdout and stderr each.
+        """
 
     @abstractmethod
-    async def session(self) -> Session: ...
+    async def session(self) -> Session:
+        """A new shell."""
 
     @abstractmethod
-    async def read(self, path: str) -> bytes:
-        """A file's bytes, or a folder as a tar archive."""
+    async def read(self, path: str, *, max_bytes: int = DEFAULT_FILE_BYTES) -> bytes:
+        """A file's bytes. Raises FileNotFoundError, IsADirectoryError, PermissionError, or ValueError above the cap.
+
+        A link is followed inside the box only: it can't lead to a file of this machine.
+        """
 
     @abstractmethod
-    async def write(self, path: str, content: bytes) -> None:
-        """Write a file, or unpack a tar archive where `path` ends in '/'."""
+    async def read_tree(self, path: str, *, max_bytes: int = DEFAULT_FILE_BYTES) -> bytes:
+        """A folder as a tar archive with names relative to it; links are kept as links. Raises as `read`.
+
+        The archive was written by whoever runs in the box: unpack it with tarfile's filter "data", or not at all.
+        """
+
+    @abstractmethod
+    async def write(self, path: str, content: bytes, *, executable: bool = False) -> None:
+        """Write a file, owned by the box's user; missing folders are made. OSError, also on a full disk."""
+
+    @abstractmethod
+    async def write_tree(self, path: str, archive: bytes) -> None:
+        """Unpack a tar archive into a folder; ValueError for members that lead out: nothing is written."""
+
+    @abstractmethod
+    async def is_alive(self) -> bool:
+        """Does a command still get an answer? Never raises."""
 
     @abstractmethod
     async def stop(self) -> None:
-        """End the box and everything in it; safe to call twice."""
+        """End the box, everything in it, and everything that it took from this machine; safe to call twice."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preflight:
+    """What a backend can do on this machine."""
+
+    missing: tuple[str, ...] = ()
+    """Why it can't start boxes at all, each with what to do about it; empty: it can."""
+    not_enforced: tuple[str, ...] = ()
+    """Limits of the spec that this machine can't hold, each with the reason, e.g. "cpus: no cgroup is writable"."""
+
+
+class SandboxOptions(BaseModel):
+    """Base of a backend's options. Each field is a key `sandbox.options.<field>` on the command line."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class SandboxBackend(ABC):
+    """Starts boxes of one kind; one instance per process."""
+
+    Options: ClassVar[type[SandboxOptions]] = SandboxOptions
+
+    def __init__(self, options: SandboxOptions, *, run: str) -> None:
+        """`run`: id of the run that the boxes belong to, for labels and names."""
+        self.options = options
+        self.run = run
+
+    @abstractmethod
+    async def preflight(self) -> Preflight:
+        """Look at this machine; starts at most one box, and leaves nothing."""
+
+    @abstractmethod
+    async def start(self, spec: SandboxSpec) -> Sandbox:
+        """A new box with the spec's files in it. Raises SandboxError with its kind."""
+
+    async def sweep(self) -> int:
+        """Remove what dead runs left on this machine; how many boxes that were. Living runs are left alone."""
+        return 0
+
+    async def close(self) -> None:  # noqa: B027 - optional hook, not forgotten
+        """Stop what is still there of this process's boxes."""
