@@ -36,7 +36,9 @@ class SandboxSpec:
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Written before the first command: path in the box → content."""
     workdir: str = "/workspace"
-    """Where commands start, and the only folder besides /tmp that they can write to, unless an image allows more."""
+    """Where commands start, and the only folder besides /tmp that they can write to. It begins empty, or as `base`."""
+    writable_root: bool = False
+    """The image's own folders stay as they are and can be written to, `workdir` among them; needs an image."""
     cpus: float = 1.0
     memory_bytes: int = 2 * 1024**3
     """Of all processes together, swap included."""
