@@ -127,6 +127,7 @@ def _pull(client: APIClient, image: str, source: str, report: Report) -> None:
         raise _no_image(image, f"timed out: nothing came for {STALL_S:.0f} s, or the engine ended") from error
     if source != image and "@" not in image:
         client.tag(source, *_split(image))
+        client.remove_image(source)  # this name of it only
 
 
 def _split(image: str) -> tuple[str, str]:
