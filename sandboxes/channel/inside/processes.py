@@ -8,6 +8,7 @@ Should the supervisor be killed, they become the server's children, and it kills
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import resource
 import signal
@@ -130,7 +131,7 @@ def become(command: dict[str, Any], files: list[int], settings: dict[str, Any]) 
         os.umask(0o022)
         os.chdir(as_bytes(command["cwd"]))
         environment = {as_bytes(name): as_bytes(value) for name, value in command["environment"].items()}
-        os.execvpe(as_bytes(command["argv"][0]), [as_bytes(word) for word in command["argv"]], environment)
+        execute([as_bytes(word) for word in command["argv"]], environment)
     except (OSError, ValueError) as error:  # ValueError: a NUL
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
         text = f"can't run {command['argv'][0]} in {command['cwd']}: {reason}\n"
@@ -138,13 +139,27 @@ def become(command: dict[str, Any], files: list[int], settings: dict[str, Any]) 
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
+def execute(argv: list[bytes], environment: dict[bytes, bytes]) -> None:
+    """As os.execvpe, which loads modules for it."""
+    folders = [b""] if b"/" in argv[0] else environment.get(b"PATH", b"/usr/bin:/bin").split(b":")
+    failure: OSError = FileNotFoundError(errno.ENOENT, "")
+    for folder in folders:
+        try:
+            os.execve(os.path.join(folder, argv[0]), argv, environment)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            failure = error
+    raise failure
+
+
 def keep_open(files: Iterable[int]) -> None:
     """Close every other descriptor."""
     first = 0
-    for file in sorted(files):
-        os.closerange(first, file)
+    for file in [*sorted(files), NUM_FILES]:
+        if file > first:  # Python takes an empty range for all files
+            os.closerange(first, file)
         first = file + 1
-    os.closerange(first, NUM_FILES)
 
 
 def as_bytes(text: str) -> bytes:
