@@ -137,35 +137,38 @@ class Stream:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
-        self.tail = b""
-        """The last bytes of stderr."""
         self._reader = reader
         self._num_left_bytes = 0
+        self._words = b""
 
-    async def read(self, max_bytes: int = READ_BYTES) -> bytes:
-        """The next bytes of stdout; empty once the container has ended or the engine is gone."""
-        try:
+    @property
+    def words(self) -> str:
+        """The last ones on stderr, after a colon; nothing where there are none."""
+        said = one_line(self._words.decode("utf-8", "replace"))
+        return f": {said}" if said else ""
+
+    async def readexactly(self, num_bytes: int, /) -> bytes:
+        """So many bytes of stdout. Raises IncompleteReadError where the container has ended or the engine is gone."""
+        data = bytearray()
+        while len(data) < num_bytes:
             while self._num_left_bytes == 0:
-                kind, num_bytes = HEADER.unpack(await self._reader.readexactly(HEADER.size))
-                if kind == STDOUT:
-                    self._num_left_bytes = num_bytes
-                else:
-                    await self._keep(num_bytes)
-            data = await self._reader.read(min(max_bytes, self._num_left_bytes))
-        except (OSError, EOFError):
-            return b""
-        self._num_left_bytes -= len(data)
-        return data
+                await self._next_piece()
+            part = await self._reader.read(min(num_bytes - len(data), self._num_left_bytes))
+            if not part:
+                raise asyncio.IncompleteReadError(bytes(data), num_bytes)
+            self._num_left_bytes -= len(part)
+            data += part
+        return bytes(data)
 
-    def close(self) -> None:
-        """The container's stdin ends, and with it the server in there."""
-        self.writer.close()
-
-    async def _keep(self, num_bytes: int) -> None:
+    async def _next_piece(self) -> None:
+        kind, num_bytes = HEADER.unpack(await self._reader.readexactly(HEADER.size))
+        if kind == STDOUT:
+            self._num_left_bytes = num_bytes
+            return
         while num_bytes:
-            data = await self._reader.readexactly(min(num_bytes, READ_BYTES))
-            num_bytes -= len(data)
-            self.tail = (self.tail + data)[-TAIL_BYTES:]
+            part = await self._reader.readexactly(min(num_bytes, READ_BYTES))
+            num_bytes -= len(part)
+            self._words = (self._words + part)[-TAIL_BYTES:]
 
 
 def refused(reason: str) -> SandboxError:

@@ -7,6 +7,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import SandboxError, SandboxFault
@@ -31,39 +32,44 @@ _PASSING = (
 )  # fmt: skip
 
 
+@dataclass(kw_only=True, frozen=True, slots=True)
+class Image:
+    """One that the engine has."""
+
+    name: str
+    environment: Mapping[str, str]
+    """Its own variables, PATH among them."""
+
+
 class Images:
     """Of one engine. An image is pulled once, however many boxes wait for it."""
 
     def __init__(self, engine: Engine, options: DockerOptions) -> None:
         self._engine, self._options = engine, options
-        self._here: set[str] = set()
+        self._here: dict[str, Image] = {}
         self._pulls: dict[str, asyncio.Task[str]] = {}
 
-    async def ensure(self, image: str) -> str:
-        """The name by which the engine has it. Raises SandboxError of kind IMAGE, or HOST_FULL.
+    async def ensure(self, image: str) -> Image:
+        """Here it is. Raises SandboxError of kind IMAGE, or HOST_FULL.
 
         Who stops waiting doesn't stop the pull: it is there for the next.
         """
-        if image in self._here:
-            return image
-        if await self._engine.call(lambda client: _is_here(client, image)):
-            self._here.add(image)
-            return image
-        if not self._options.pull:
-            raise SandboxError(
-                f"the image {image} isn't here, and sandbox.options.pull=false: `docker pull` or `docker load` it",
-                SandboxFault.IMAGE,
-            )
-        if image not in self._pulls or self._pulls[image].done():
-            self._pulls[image] = asyncio.create_task(self.pull(image, LOGGER.info))
-        return await asyncio.shield(self._pulls[image])
+        if image not in self._here:
+            found = await self._engine.call(lambda client: _look_up(client, image))
+            if found is None:
+                name = await self._wait_for_pull(image)
+                found = await self._engine.call(lambda client: _look_up(client, name))
+            if found is None:
+                raise _no_image(image, "it was pulled, and is gone")
+            self._here[image] = found
+        return self._here[image]
 
     def forget(self, image: str) -> None:
         """The engine says that it is gone."""
-        self._here.discard(image)
+        self._here.pop(image, None)
 
     async def pull(self, image: str, report: Report) -> str:
-        """Get it, or a newer one of that name; returns as `ensure` and raises as it does."""
+        """Get it, or a newer one of that name; returns what the engine calls it. Raises as `ensure`."""
         source = mirrored(image, self._options.mirror)
         for number in range(1, self._options.max_pull_tries + 1):
             try:
@@ -85,6 +91,16 @@ class Images:
             task.cancel()
         await asyncio.gather(*self._pulls.values(), return_exceptions=True)
 
+    async def _wait_for_pull(self, image: str) -> str:
+        if not self._options.pull:
+            raise SandboxError(
+                f"the image {image} isn't here, and sandbox.options.pull=false: `docker pull` or `docker load` it",
+                SandboxFault.IMAGE,
+            )
+        if image not in self._pulls or self._pulls[image].done():
+            self._pulls[image] = asyncio.create_task(self.pull(image, LOGGER.info))
+        return await asyncio.shield(self._pulls[image])
+
 
 def mirrored(image: str, mirror: str | None) -> str:
     """Where to get it: Docker Hub's images, which name no registry, from the mirror."""
@@ -100,14 +116,15 @@ def _pause_s(number: int) -> float:
     return min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** (number - 1)) * random.uniform(0.5, 1.5)
 
 
-def _is_here(client: APIClient, image: str) -> bool:
+def _look_up(client: APIClient, name: str) -> Image | None:
     from docker.errors import ImageNotFound
 
     try:
-        client.inspect_image(image)
+        found = client.inspect_image(name)
     except ImageNotFound:
-        return False
-    return True
+        return None
+    variables = found["Config"].get("Env") or []
+    return Image(name=name, environment=dict(variable.split("=", 1) for variable in variables))
 
 
 def _pull(client: APIClient, image: str, source: str, report: Report) -> None:

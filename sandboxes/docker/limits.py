@@ -25,23 +25,27 @@ SYSCTLS = {"kernel.shm_rmid_forced": "1", "kernel.msgmni": "16", "kernel.sem": "
 """What System V leaves behind its processes would take the box's memory for ever."""
 
 
-def host_config(client: APIClient, spec: SandboxSpec, options: DockerOptions) -> dict[str, Any]:
-    """For `create_container`. Raises SandboxError where the spec asks for what the run doesn't allow."""
+def host_config(client: APIClient, spec: SandboxSpec, options: DockerOptions, base_bytes: int) -> dict[str, Any]:
+    """For `create_container`. Raises SandboxError where the spec asks for what the run doesn't allow.
+
+    `base_bytes`: what is written into workdir at the start; it counts neither as disk nor as memory of the spec.
+    """
     if spec.network and not options.allow_network:
         raise SandboxError(
             "the task asks for a network; sandbox.options.allow_network=true gives it one", SandboxFault.UNAVAILABLE
         )
+    capabilities = [*SERVER_CAPABILITIES, *(["CHOWN"] if spec.writable_root else [])]
     settings: dict[str, Any] = client.create_host_config(
         network_mode="default" if spec.network else "none",
         cap_drop=["ALL"],
-        cap_add=list(SERVER_CAPABILITIES) if spec.user else None,
+        cap_add=capabilities,
         security_opt=["no-new-privileges"],
         pids_limit=spec.max_processes + NUM_SERVER_PROCESSES,
-        mem_limit=spec.memory_bytes,
-        memswap_limit=spec.memory_bytes,
+        mem_limit=spec.memory_bytes + base_bytes,
+        memswap_limit=spec.memory_bytes + base_bytes,
         nano_cpus=int(spec.cpus * 1e9),
         read_only=not spec.writable_root,
-        tmpfs=_tmpfs(spec),
+        tmpfs=_tmpfs(spec, base_bytes),
         shm_size=int(disk_bytes(spec) * SHARED_MEMORY_SHARE),
         sysctls=SYSCTLS,
         ulimits=[{"Name": "core", "Soft": 0, "Hard": 0}],
@@ -58,15 +62,14 @@ def disk_bytes(spec: SandboxSpec) -> int:
     return min(spec.disk_bytes, int(room / (1 + INODE_BYTES / BYTES_PER_INODE)))
 
 
-def _tmpfs(spec: SandboxSpec) -> dict[str, str]:
+def _tmpfs(spec: SandboxSpec, base_bytes: int) -> dict[str, str]:
     size = disk_bytes(spec)
     if spec.writable_root:
         return {"/tmp": _mount(size * (1 - SHARED_MEMORY_SHARE), "mode=1777")}
+    rest = size * (1 - SHARED_MEMORY_SHARE - TMP_SHARE) + base_bytes
     return {
         "/tmp": _mount(size * TMP_SHARE, "mode=1777"),
-        spec.workdir: _mount(
-            size * (1 - SHARED_MEMORY_SHARE - TMP_SHARE), f"mode=0755,uid={spec.user},gid={spec.user}"
-        ),
+        spec.workdir: _mount(rest, f"mode=0755,uid={spec.user},gid={spec.user}"),
     }
 
 

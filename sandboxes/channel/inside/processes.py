@@ -32,6 +32,22 @@ def prctl(option: int, value: int) -> None:
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
+def open_files_as(user: int) -> None:
+    """Only that: under root the server stays root's in all else, so that no command can reach it."""
+    library = ctypes.CDLL(None)
+    library.setfsgid(user)
+    library.setfsuid(user)
+
+
+def turn_into(user: int) -> None:
+    """Leave root for good. Should the box's memory run out, this process goes before the server."""
+    open_files_as(0)
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write("500")
+    os.setgid(user)
+    os.setuid(user)
+
+
 def descendants(root: int, spared: Collection[int] = ()) -> set[int]:
     """Process ids below `root` that still run, without those in `spared` and what is below them."""
     children: dict[int, list[tuple[int, bytes]]] = {}
@@ -125,6 +141,8 @@ def become(command: dict[str, Any], files: list[int], settings: dict[str, Any]) 
         keep_open([*kept, errors])
         for name, limit in settings["rlimits"].items():
             resource.setrlimit(getattr(resource, name), (limit, limit))
+        if settings.get("user"):
+            turn_into(settings["user"])
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())

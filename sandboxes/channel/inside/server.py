@@ -20,6 +20,7 @@ from agentrl.sandboxes.channel.inside.processes import (
     WAITED,
     as_bytes,
     kill_descendants,
+    open_files_as,
     prctl,
     reap,
 )
@@ -37,7 +38,11 @@ READ_BYTES = 1 << 20
 
 
 class Server:
-    """One box. `settings`: workdir, lifetime_s, rlimits {name: limit}, cgroups [open files to join through]."""
+    """One box.
+
+    `settings`: workdir, lifetime_s, rlimits {name: limit}, cgroups [open files to join through], and, where the server
+    is root's, the user of its commands and files.
+    """
 
     def __init__(self, settings: dict[str, Any], channel: tuple[int, int]) -> None:
         self.settings, self.channel = settings, channel
@@ -191,6 +196,9 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for file in (0, 1):
         os.dup2(nothing, file)
+    if settings.get("user"):
+        os.setgroups([])
+        open_files_as(settings["user"])
     try:
         Server(settings, channel).serve()
     except BrokenPipeError:  # the host is gone

@@ -1,0 +1,198 @@
+"""`docker`: a container for each box, closed but for what the spec asks for.
+
+The server of the channel is the container's first process: nobody inside can kill it, and it takes all others along
+when it ends. Its stdin is ours. When this process ends, in whatever way, the engine closes it; then the server ends,
+and the engine removes the container.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import secrets
+import tarfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agentrl.errors import SandboxError, SandboxFault
+from agentrl.sandbox import Preflight, SandboxOptions, SandboxSpec
+from agentrl.sandboxes.channel.backend import ChannelBackend
+from agentrl.sandboxes.channel.client import Client
+from agentrl.sandboxes.channel.program import program
+from agentrl.sandboxes.docker import leftovers
+from agentrl.sandboxes.docker.box import DockerSandbox
+from agentrl.sandboxes.docker.engine import Engine, Stream
+from agentrl.sandboxes.docker.images import Image, Images
+from agentrl.sandboxes.docker.limits import host_config
+from agentrl.sandboxes.docker.options import DockerOptions
+
+if TYPE_CHECKING:
+    from docker import APIClient
+
+SERVER = 'exec "$(command -v python3 || command -v python)" -IS -c "$@"'
+"""What the image's shell runs, with the program and its settings."""
+OWNED = 'chown -hR "$1" "$2" && shift 2 && ' + SERVER
+"""The same, in an image whose workdir shall be the user's."""
+ARCHIVE_BYTES = 16 * 1024**2
+LIMITS = {
+    "MemoryLimit": "memory_bytes",
+    "SwapLimit": "memory_bytes: swap isn't counted",
+    "CpuCfsQuota": "cpus",
+    "PidsLimit": "max_processes",
+}
+"""What the engine says it can hold → what of the spec it can't where it says no."""
+
+
+class DockerBackend(ChannelBackend[DockerSandbox]):
+    """Boxes of one engine."""
+
+    Options = DockerOptions
+    options: DockerOptions
+
+    def __init__(self, options: SandboxOptions, *, run: str) -> None:
+        super().__init__(options, run=run)
+        self._engine = Engine(self.options.socket, timeout_s=self.options.ready_timeout_s)
+        self._images = Images(self._engine, self.options)
+        self._discarded: set[asyncio.Task[None]] = set()
+
+    async def preflight(self) -> Preflight:
+        try:
+            found = await self._engine.call(lambda client: client.info())
+        except SandboxError as error:
+            return Preflight(missing=(str(error),))
+        if self.options.runtime and self.options.runtime not in found.get("Runtimes", {}):
+            known = ", ".join(sorted(found.get("Runtimes", {})))
+            return Preflight(
+                missing=(f"the engine has no runtime {self.options.runtime!r}; it has: {known}; install it there",)
+            )
+        return Preflight(not_enforced=tuple(_not_enforced(found)))
+
+    async def pull(self, image: str, report: Any) -> None:
+        """Get an image ahead of a run; `report` takes one line now and then. Raises SandboxError."""
+        await self._images.pull(image, report)
+
+    async def open(self, spec: SandboxSpec) -> DockerSandbox:
+        """Who stops waiting leaves no container: one that was being made is removed when it is there."""
+        opening = asyncio.create_task(self._open(spec))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            discarding = asyncio.create_task(_discard(opening))
+            self._discarded.add(discarding)
+            discarding.add_done_callback(self._discarded.discard)
+            raise
+
+    async def _open(self, spec: SandboxSpec) -> DockerSandbox:
+        image = await self._images.ensure(self._image_of(spec))
+        base = await asyncio.to_thread(archives, spec.base) if spec.base else []
+        name = f"agentrl-{secrets.token_hex(6)}"
+        try:
+            client = await self._connect(name, image, spec, sum(map(len, base)))
+            box = DockerSandbox(client, spec, environment=image.environment, engine=self._engine, container=name)
+            for archive in base:
+                await box.write_tree(spec.workdir, archive)
+        except BaseException as error:
+            with suppress(SandboxError):
+                await self._engine.call(lambda api: leftovers.remove(api, name))
+            if isinstance(error, SandboxError) and error.kind is SandboxFault.IMAGE:
+                self._images.forget(image.name)
+            raise
+        return box
+
+    async def _connect(self, name: str, image: Image, spec: SandboxSpec, base_bytes: int) -> Client:
+        """A container whose server answers. Raises SandboxError with what it said."""
+        await self._engine.call(lambda api: self._create(api, name, image, spec, base_bytes))
+        stream = await self._engine.attach(name)
+        client = Client(stream, stream.writer, name=name)
+        try:
+            await self._engine.call(lambda api: api.start(name))
+            await client.ready(self.options.ready_timeout_s)
+        except TimeoutError:
+            limit = f"{self.options.ready_timeout_s:g} s (sandbox.options.ready_timeout_s)"
+            raise _not_ready(name, image, f"wasn't ready within {limit}", stream) from None
+        except SandboxError as error:
+            if error.kind in (SandboxFault.DIED, SandboxFault.CHANNEL):
+                raise _not_ready(name, image, "didn't start", stream) from error
+            raise
+        return client
+
+    def _create(self, api: APIClient, name: str, image: Image, spec: SandboxSpec, base_bytes: int) -> None:
+        settings = {"workdir": spec.workdir, "lifetime_s": spec.lifetime_s, "rlimits": {}, "cgroups": []}
+        settings["user"] = spec.user
+        first = [OWNED, "sh", str(spec.user), spec.workdir] if spec.writable_root else [SERVER, "sh"]
+        api.create_container(
+            image.name,
+            entrypoint=["/bin/sh", "-c", *first, program(), json.dumps(settings)],
+            command=[],
+            name=name,
+            hostname="box",
+            user="0:0",
+            stdin_open=True,
+            working_dir="/",
+            healthcheck={"test": ["NONE"]},
+            labels=leftovers.labels(self.run, spec.lifetime_s),
+            host_config=host_config(api, spec, self.options, base_bytes),
+            use_config_proxy=False,  # it may hold a password
+        )
+
+    def _image_of(self, spec: SandboxSpec) -> str:
+        image = spec.image or self.options.image
+        if image is None:
+            raise SandboxError(
+                "docker needs an image, and the task names none: set sandbox.options.image=…, or use bubblewrap",
+                SandboxFault.IMAGE,
+            )
+        return image
+
+    async def sweep(self) -> int:
+        return await leftovers.sweep(self._engine)
+
+    async def close(self) -> None:
+        await self._images.close()
+        await asyncio.gather(*self._discarded, return_exceptions=True)
+        await super().close()
+        with suppress(SandboxError):
+            await leftovers.remove_own(self._engine, self.run)
+        self._engine.close()
+
+
+def archives(folder: str) -> list[bytes]:
+    """A folder's content as tar archives of about ARCHIVE_BYTES, so that none takes much of the box's memory."""
+    done, out, archive = [], io.BytesIO(), None
+    for path in sorted(Path(folder).rglob("*")):
+        if archive is None:
+            out = io.BytesIO()
+            archive = tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT)
+        if path.is_symlink() or path.is_file() or path.is_dir():
+            archive.add(path, str(path.relative_to(folder)), recursive=False)
+        if out.tell() > ARCHIVE_BYTES:
+            archive.close()
+            done.append(out.getvalue())
+            archive = None
+    if archive is not None:
+        archive.close()
+        done.append(out.getvalue())
+    return done
+
+
+def _not_ready(name: str, image: Image, what: str, stream: Stream) -> SandboxError:
+    advice = "" if stream.words else "; it needs /bin/sh and Python 3.7 or later in its PATH"
+    return SandboxError(f"box {name} of image {image.name} {what}{stream.words}{advice}", SandboxFault.START)
+
+
+def _not_enforced(found: Mapping[str, Any]) -> Iterator[str]:
+    """From what the engine says of itself."""
+    for flag, limit in LIMITS.items():
+        if found.get(flag) is False:
+            yield f"{limit}: the kernel's cgroups under the engine don't count it"
+    if not any("seccomp" in option for option in found.get("SecurityOptions") or []):
+        yield "system calls: the engine was built or started without seccomp"
+    yield "disk_bytes of boxes with writable_root: their layer lies on the engine's disk, which has no quota for it"
+
+
+async def _discard(opening: asyncio.Task[DockerSandbox]) -> None:
+    with suppress(SandboxError):
+        await (await opening).stop()
