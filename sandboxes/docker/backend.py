@@ -24,7 +24,7 @@ from agentrl.sandboxes.channel.client import Client
 from agentrl.sandboxes.channel.program import program
 from agentrl.sandboxes.docker import leftovers
 from agentrl.sandboxes.docker.box import DockerSandbox
-from agentrl.sandboxes.docker.engine import Engine, Stream
+from agentrl.sandboxes.docker.engine import Engine
 from agentrl.sandboxes.docker.images import Image, Images
 from agentrl.sandboxes.docker.limits import host_config
 from agentrl.sandboxes.docker.options import DockerOptions
@@ -36,6 +36,7 @@ SERVER = 'exec "$(command -v python3 || command -v python)" -IS -c "$@"'
 """What the image's shell runs, with the program and its settings."""
 OWNED = 'chown -hR "$1" "$2" && shift 2 && ' + SERVER
 """The same, in an image whose workdir shall be the user's."""
+NEEDS = "an image needs /bin/sh, and Python 3.7 or later in its PATH"
 ARCHIVE_BYTES = 16 * 1024**2
 LIMITS = {
     "MemoryLimit": "memory_bytes",
@@ -110,14 +111,20 @@ class DockerBackend(ChannelBackend[DockerSandbox]):
         try:
             await self._engine.call(lambda api: api.start(name))
             await client.ready(self.options.ready_timeout_s)
-        except TimeoutError:
-            limit = f"{self.options.ready_timeout_s:g} s (sandbox.options.ready_timeout_s)"
-            raise _not_ready(name, image, f"wasn't ready within {limit}", stream) from None
-        except SandboxError as error:
-            if error.kind in (SandboxFault.DIED, SandboxFault.CHANNEL):
-                raise _not_ready(name, image, "didn't start", stream) from error
-            raise
+        except BaseException as error:
+            await client.close()
+            raise self._not_ready(name, image, error, stream.words) from error
         return client
+
+    def _not_ready(self, name: str, image: Image, error: BaseException, words: str) -> BaseException:
+        """What to raise in its place."""
+        if isinstance(error, TimeoutError):
+            what = f"wasn't ready within {self.options.ready_timeout_s:g} s (sandbox.options.ready_timeout_s)"
+        elif isinstance(error, SandboxError) and error.kind in (SandboxFault.DIED, SandboxFault.CHANNEL):
+            what = "ended at once" if error.kind is SandboxFault.DIED else "says what no box says"
+        else:
+            return error
+        return SandboxError(f"box {name} of image {image.name} {what}{words}; {NEEDS}", SandboxFault.START)
 
     def _create(self, api: APIClient, name: str, image: Image, spec: SandboxSpec, base_bytes: int) -> None:
         settings = {"workdir": spec.workdir, "lifetime_s": spec.lifetime_s, "rlimits": {}, "cgroups": []}
@@ -160,27 +167,24 @@ class DockerBackend(ChannelBackend[DockerSandbox]):
 
 
 def archives(folder: str) -> list[bytes]:
-    """A folder's content as tar archives of about ARCHIVE_BYTES, so that none takes much of the box's memory."""
-    done, out, archive = [], io.BytesIO(), None
-    for path in sorted(Path(folder).rglob("*")):
-        if archive is None:
-            out = io.BytesIO()
-            archive = tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT)
-        if path.is_symlink() or path.is_file() or path.is_dir():
-            archive.add(path, str(path.relative_to(folder)), recursive=False)
-        if out.tell() > ARCHIVE_BYTES:
-            archive.close()
-            done.append(out.getvalue())
-            archive = None
-    if archive is not None:
-        archive.close()
-        done.append(out.getvalue())
-    return done
+    """A folder's files, folders and links as tar archives of about ARCHIVE_BYTES: the box holds one at a time."""
+    top, done, batch, size = Path(folder), [], [], 0
+    for path in sorted(top.rglob("*")):
+        batch.append(path)
+        size += path.lstat().st_size
+        if size > ARCHIVE_BYTES:
+            done.append(_archive(top, batch))
+            batch, size = [], 0
+    return [*done, _archive(top, batch)]
 
 
-def _not_ready(name: str, image: Image, what: str, stream: Stream) -> SandboxError:
-    advice = "" if stream.words else "; it needs /bin/sh and Python 3.7 or later in its PATH"
-    return SandboxError(f"box {name} of image {image.name} {what}{stream.words}{advice}", SandboxFault.START)
+def _archive(top: Path, paths: list[Path]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for path in paths:
+            if path.is_symlink() or path.is_file() or path.is_dir():
+                archive.add(path, str(path.relative_to(top)), recursive=False)
+    return out.getvalue()
 
 
 def _not_enforced(found: Mapping[str, Any]) -> Iterator[str]:
