@@ -90,6 +90,7 @@ class Shell:
         self.ended_by: int | None = None
         self.idle = Capture(IDLE_BYTES)
         self.told = b""
+        self.has_ended = False
 
     def start_run(self, number: int, request: dict[str, Any]) -> None:
         """Raises OSError where a run is going on, or no shell can be started."""
@@ -127,10 +128,12 @@ class Shell:
             self.tree.drain()
             self.tree.deadline = None
             run, self.run = self.run, None
-            run.finish(int(code[0]) if code and code[0].isdigit() else 1)
+            run.finish(int(code[0]) if code and code[0].isdigit() else 1, shell_ended=self.has_ended)
+            self.has_ended = False
 
     def gone(self, exit_code: int) -> None:
         tree, run, self.tree, self.run = self.tree, self.run, None, None
+        self.has_ended = run is None  # else this reply tells it, not the next
         if run is not None:
             run.finish(exit_code, timed_out=tree is not None and tree.timed_out, shell_ended=True)
         if self.ended_by is not None:
