@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
-import inspect
 import re
 import site
 import sys
@@ -223,8 +222,9 @@ def _wrong_kind(group: str, loaded: Any) -> str | None:
     where = f"{base.__module__}.{base.__name__}"
     if not (isinstance(loaded, type) and issubclass(loaded, base)):
         return f"is {_one_line(repr(loaded))}; register a subclass of {where}"
-    if inspect.isabstract(loaded):
-        return f"lacks {', '.join(sorted(loaded.__abstractmethods__))}; see {where}"
+    missing: frozenset[str] = getattr(loaded, "__abstractmethods__", frozenset())
+    if missing:
+        return f"lacks {', '.join(sorted(missing))}; see {where}"
     return None
 
 
