@@ -230,6 +230,18 @@ class Boxes:
         self.room.leave(spec.memory_bytes)
 
 
+async def lend(boxes: Boxes | None, spec: SandboxSpec | None, *, hold_s: float) -> LentBox | None:
+    """The box that was asked for, if one was. Raises SandboxError, also where there are no boxes at all."""
+    if spec is None:
+        return None
+    if boxes is None:
+        raise SandboxError(
+            "the environment asks for a box, and its AgentLoop was made without: pass boxes=Boxes(…)",
+            SandboxFault.UNAVAILABLE,
+        )
+    return await boxes.take(spec, hold_s=hold_s)
+
+
 async def _answers(box: Sandbox) -> bool:
     try:
         async with asyncio.timeout(ANSWER_S):

@@ -7,7 +7,7 @@ import time
 
 from agentrl.environment import Environment, EnvironmentContext
 from agentrl.errors import SandboxError, SandboxFault
-from agentrl.rollout.boxes import Boxes
+from agentrl.rollout.boxes import Boxes, lend
 from agentrl.rollout.faults import with_causes
 from agentrl.rollout.lent_box import LentBox
 from agentrl.rollout.threads import Threads, contained
@@ -28,7 +28,9 @@ async def measure(
     for num_tries in range(1, MAX_TRIES + 1):
         box: LentBox | None = None
         try:
-            box = await _take_box(env_class, trajectory, timeout_s, boxes)
+            with contained():
+                spec = env_class.grading_sandbox(trajectory.task)
+            box = await lend(boxes, spec, hold_s=timeout_s)
             return await _measure(threads, env_class, trajectory, timeout_s, box)
         except SandboxError as error:
             if error.kind not in _BROKEN or num_tries == MAX_TRIES:
@@ -39,18 +41,6 @@ async def measure(
             if box is not None:
                 await box.stop()
     raise AssertionError("the last try returns")
-
-
-async def _take_box(
-    env_class: type[Environment], trajectory: Trajectory, timeout_s: float, boxes: Boxes | None
-) -> LentBox | None:
-    with contained():
-        spec = env_class.grading_sandbox(trajectory.task)
-    if spec is None:
-        return None
-    if boxes is None:
-        raise SandboxError("there are no boxes here", SandboxFault.UNAVAILABLE)
-    return await boxes.take(spec, hold_s=timeout_s)
 
 
 async def _measure(

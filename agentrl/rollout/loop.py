@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from agentrl.config import LimitsConfig, SamplingConfig
 from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, StepResult
-from agentrl.errors import EngineError, RolloutFault, SandboxError, SandboxFault, StoreError
+from agentrl.errors import EngineError, RolloutFault, StoreError
 from agentrl.interrupts import uninterrupted
 from agentrl.place import locate
-from agentrl.rollout.boxes import Boxes
+from agentrl.rollout.boxes import Boxes, lend
 from agentrl.rollout.chat import ChatEndpoint, recorded_chat
 from agentrl.rollout.client import Generation, SamplingParams
 from agentrl.rollout.context import Context, Prompt
@@ -178,15 +178,9 @@ class AgentLoop:
 
     async def _take_box(self, env: Environment, task: Task) -> LentBox | None:
         """The box that the environment asks for. The wait for it is not the episode's time."""
-        spec = self.hooks.sandbox(env, task)
-        if spec is None:
-            return None
-        if self.boxes is None:
-            raise SandboxError("this AgentLoop was made without boxes: give it some", SandboxFault.UNAVAILABLE)
         limits = self.limits
-        # Playing, collecting, closing: each has its limit.
-        hold_s = limits.episode_timeout_s + limits.grade_timeout_s + limits.tool_timeout_s
-        return await self.boxes.take(spec, hold_s=hold_s)
+        hold_s = limits.episode_timeout_s + limits.grade_timeout_s + limits.tool_timeout_s  # play, collect, close
+        return await lend(self.boxes, self.hooks.sandbox(env, task), hold_s=hold_s)
 
     # ---- one episode ----
 
