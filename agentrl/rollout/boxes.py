@@ -31,6 +31,8 @@ ANSWER_S = 10.0
 """How long a box that was started ahead may take to show that it lives."""
 SPARE_S = 300.0
 """By which a box may outlive what it is lent for, before it ends by itself."""
+FIRST_WAIT_S = 1.0
+"""At most, before a start is tried again; it doubles from try to try."""
 FORGET_IMAGE_S = 600.0
 """After this an image that was missing is asked for again."""
 _MAY_PASS = frozenset({SandboxFault.START, SandboxFault.DIED, SandboxFault.HOST_FULL, SandboxFault.CHANNEL})
@@ -61,7 +63,7 @@ class Boxes:
         """Image → why the run had to go on without the tasks that need it."""
         self._tell = tell
         self._pace = Pace(config.starts_per_second)
-        self._retry = RetryPolicy(max_tries=config.max_start_tries)
+        self._retry = RetryPolicy(max_tries=config.max_start_tries, wait_s=FIRST_WAIT_S)
         self._ahead: list[_Ahead] = []
         self._lent: set[LentBox] = set()
         self._ending: set[asyncio.Task[None]] = set()
