@@ -179,7 +179,7 @@ async def test_g11_an_image_that_is_missing_is_asked_for_once_and_told_once() ->
 async def test_a_machine_that_lacks_something_is_told_before_anything_starts() -> None:
     plan = {"missing": ["no bwrap on the PATH: install bubblewrap", "no user namespaces"]}
     async with Boxes(sandbox_config(plan), run="test") as boxes:
-        with pytest.raises(ConfigError, match="faulty can't start boxes.*install bubblewrap; no user namespaces"):
+        with pytest.raises(ConfigError, match=r"faulty can't start boxes.*install bubblewrap; no user namespaces"):
             await boxes.require([SPEC])
         with pytest.raises(SandboxError) as caught:
             await boxes.take(SPEC, hold_s=1)
@@ -247,5 +247,5 @@ def test_options_are_checked_by_their_backend(values: dict[str, Any], message: s
 
 
 def test_an_unknown_backend_is_named_with_near_ones() -> None:
-    with pytest.raises(PluginError, match="unknown sandbox 'fautly'; known: .*faulty"):
+    with pytest.raises(PluginError, match=r"unknown sandbox 'fautly'; known: .*faulty"):
         SandboxConfig(backend="fautly")
