@@ -18,10 +18,10 @@ from typing import Any, Self
 
 from agentrl.config_sandbox import SandboxConfig
 from agentrl.errors import SandboxError, SandboxFault
+from agentrl.lent_box import LentBox
 from agentrl.rollout.admission import Pace, Room, memory_for_boxes
 from agentrl.rollout.backends import Backends, Tell
 from agentrl.rollout.faults import with_causes
-from agentrl.rollout.lent_box import LentBox
 from agentrl.rollout.retry import RetryPolicy
 from agentrl.rollout.threads import contained
 from agentrl.sandbox import Sandbox, SandboxBackend, SandboxSpec
@@ -60,7 +60,7 @@ class Boxes:
         self.backends = Backends(config, run, tell)
         self.room = Room(config.max_boxes, memory_for_boxes(config.max_memory_gib))
         self.missing_images: dict[str, str] = {}
-        """Image → why the run had to go on without the tasks that need it."""
+        """Image, or base folder → why the run had to go on without the tasks that need it."""
         self._tell = tell
         self._pace = Pace(config.starts_per_second)
         self._retry = RetryPolicy(max_tries=config.max_start_tries, wait_s=FIRST_WAIT_S)
@@ -215,14 +215,16 @@ class Boxes:
     # ---- images ----
 
     def _check_image(self, spec: SandboxSpec) -> None:
-        """Nobody waits again for an image that isn't there."""
-        since, fault = self._image_faults.get(spec.image or "", (0.0, None))
+        """Nobody waits again for an image, or a base folder, that isn't there."""
+        since, fault = self._image_faults.get(spec.image or spec.base or "", (0.0, None))
         if fault is not None and time.monotonic() - since < FORGET_IMAGE_S:
             raise SandboxError(str(fault), SandboxFault.IMAGE)
 
     def _remember_image(self, spec: SandboxSpec, error: SandboxError) -> None:
-        image = spec.image or "(none)"
-        self._image_faults[spec.image or ""] = (time.monotonic(), error)
+        image = spec.image or spec.base
+        if image is None:
+            return
+        self._image_faults[image] = (time.monotonic(), error)
         if image not in self.missing_images:
             self.missing_images[image] = str(error)
             self._tell("image_missing", image=image, error=str(error))

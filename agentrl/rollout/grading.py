@@ -7,9 +7,9 @@ import time
 
 from agentrl.environment import Environment, EnvironmentContext
 from agentrl.errors import SandboxError, SandboxFault
+from agentrl.lent_box import LentBox
 from agentrl.rollout.boxes import Boxes, lend
 from agentrl.rollout.faults import with_causes
-from agentrl.rollout.lent_box import LentBox
 from agentrl.rollout.threads import Threads, contained
 from agentrl.types import Grade, Trajectory
 

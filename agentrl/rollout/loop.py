@@ -17,6 +17,7 @@ from agentrl.config import LimitsConfig, SamplingConfig
 from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, StepResult
 from agentrl.errors import EngineError, RolloutFault, StoreError
 from agentrl.interrupts import uninterrupted
+from agentrl.lent_box import LentBox
 from agentrl.place import locate
 from agentrl.rollout.boxes import Boxes, lend
 from agentrl.rollout.chat import ChatEndpoint, recorded_chat
@@ -25,7 +26,6 @@ from agentrl.rollout.context import Context, Prompt
 from agentrl.rollout.faults import MAX_ERROR_CHARACTERS, describe, with_causes
 from agentrl.rollout.grading import measure
 from agentrl.rollout.hooks import Hooks
-from agentrl.rollout.lent_box import LentBox
 from agentrl.rollout.limits import call_budget, ending_of_cut, no_room
 from agentrl.rollout.parsers import ParsedReply
 from agentrl.rollout.parsers.checking import bad_call_observation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -235,6 +236,53 @@ async def test_an_agent_loop_without_boxes_says_so(renderer: Renderer) -> None:
     sample = await play(make_loop(renderer, TextClient(renderer, "red"), env=Boxed))
     assert sample.trajectory.stop_reason is StopReason.SANDBOX_ERROR
     assert "pass boxes=Boxes(…)" in str(sample.trajectory.error)
+
+
+@tool
+async def shell(command: str, ctx: ToolContext) -> str:
+    """Run a command."""
+    assert ctx.sandbox is not None
+    return (await (await ctx.sandbox.session()).run(command, timeout_s=600)).text
+
+
+async def test_g04_f07_a_runaway_command_holds_the_episode_for_a_grace_only(renderer: Renderer) -> None:
+    """G04, F07: the deadline is the only limit that fires, what there is then is collected and graded."""
+
+    class Runaway(Boxed):
+        tools = (shell, submit)
+
+        async def collect(self) -> Artifacts:
+            assert self.box is not None
+            done = await self.box.exec("pgrep -f [s]leep.98765 || echo none", timeout_s=20)
+            return Artifacts(data={"running": done.text, "log": (await self.box.read("log")).decode()})
+
+    async with open_boxes() as (boxes, _):
+        command = call("shell", '{"command": "echo begun > log; sleep 98765 & while :; do :; done"}')
+        limits = {"episode_timeout_s": 1.5, "tool_timeout_s": 500.0}
+        loop = make_loop(renderer, TextClient(renderer, command, "red"), env=Runaway, boxes=boxes, **limits)
+        started = time.monotonic()
+        sample = await play(loop)
+        assert time.monotonic() - started < 30
+        assert sample.trajectory.stop_reason is StopReason.EPISODE_TIMEOUT and sample.grade is not None
+        assert "limits.episode_timeout_s" in str(sample.trajectory.error)
+        assert sample.trajectory.artifacts.data == {"running": "none\n", "log": "begun\n"}
+
+
+async def test_a_box_that_dies_in_mid_command_is_tried_again_in_another(renderer: Renderer) -> None:
+    """R2, R3: the attempt is unmeasured, the next one has a box of its own; siblings aren't touched."""
+
+    class InShell(Boxed):
+        tools = (shell, submit)
+
+    async with open_boxes({"dies_in_command": 0}) as (boxes, backend):
+        command = call("shell", '{"command": "sleep 30"}')
+        loop = make_loop(renderer, TextClient(renderer, *[command] * 10), env=InShell, boxes=boxes)
+        group = _group(boxed(), 4)
+        group.size = 1
+        (played,) = await RolloutPool(loop, RolloutConfig(max_attempts=2, max_fault_share=1), 0).run([group])
+        (sample,) = played.samples
+        assert sample.trajectory.stop_reason is StopReason.SANDBOX_ERROR and sample.trajectory.attempt == 1
+        assert "is gone, by plan" in str(sample.trajectory.error) and len(backend.boxes) == 2
 
 
 def _group(env: type[Boxed], number: int) -> Group:

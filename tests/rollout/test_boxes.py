@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from agentrl import lent_box
 from agentrl.config_sandbox import SandboxConfig
 from agentrl.errors import ConfigError, PluginError, SandboxError, SandboxFault
+from agentrl.lent_box import LentBox
 from agentrl.rollout import boxes as boxes_module
-from agentrl.rollout import lent_box
 from agentrl.rollout.admission import GIB, machine_memory_bytes, memory_for_boxes
 from agentrl.rollout.boxes import Boxes
-from agentrl.rollout.lent_box import LentBox
 from agentrl.sandbox import SandboxSpec
 from agentrl.testing.faulty_sandbox import FaultyBox
 from tests.rollout.faulty_boxes import open_boxes, register, sandbox_config, until

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from agentrl.errors import SandboxError, SandboxFault
-from agentrl.rollout.faults import with_causes
 from agentrl.sandbox import DEFAULT_FILE_BYTES, DEFAULT_OUTPUT_BYTES, Command, ExecResult, Sandbox, Session
 
 LOGGER = logging.getLogger(__name__)
@@ -94,7 +93,7 @@ class LentBox(Sandbox):
             async with asyncio.timeout(GIVE_UP_S):
                 await self._box.stop()
         except Exception as error:
-            LOGGER.warning("a box could not be stopped, it is left to its lifetime: %s", with_causes(error))
+            LOGGER.warning("a box could not be stopped, it is left to its lifetime: %r", error)
         finally:
             self._on_end()
 
