@@ -132,7 +132,7 @@ async def host_proc(bench: Bench) -> None:
     token = secrets.token_hex(8)
     host = subprocess.Popen(["sh", "-c", f"exec sleep 60 # {token}"], env={"PATH": os.defpath, "TOKEN": token})
     try:
-        seen = await run(box, "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null; ls -d /proc/[0-9]* | wc -l")
+        seen = await run(box, "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ 2>/dev/null; echo; ls -d /proc/[0-9]* | wc -l")
         assert token not in seen.text
         assert int(seen.text.split()[-1]) < 30, "so many processes aren't the box's"
     finally:

@@ -11,9 +11,8 @@ from agentrl.sandboxes.docker.options import DockerOptions
 if TYPE_CHECKING:
     from docker import APIClient
 
-SERVER_CAPABILITIES = ("SETUID", "SETGID", "KILL")
-"""What the server in the box needs to run commands as another user and to end them. Commands have none."""
-NUM_SERVER_PROCESSES = 16
+SERVER_CAPABILITIES = ("SETUID", "SETGID", "SETPCAP", "KILL")
+"""What the server in the box needs to run commands as another user, without any of these, and to end them."""
 RESERVE_BYTES = 64 * 1024**2
 """Of the memory, which files can't take: whoever fills the disk doesn't end the box."""
 BYTES_PER_INODE = 16 * 1024
@@ -40,7 +39,7 @@ def host_config(client: APIClient, spec: SandboxSpec, options: DockerOptions, ba
         cap_drop=["ALL"],
         cap_add=capabilities,
         security_opt=["no-new-privileges"],
-        pids_limit=spec.max_processes + NUM_SERVER_PROCESSES,
+        pids_limit=spec.max_processes,
         mem_limit=spec.memory_bytes + base_bytes,
         memswap_limit=spec.memory_bytes + base_bytes,
         nano_cpus=int(spec.cpus * 1e9),

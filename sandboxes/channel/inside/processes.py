@@ -14,6 +14,8 @@ import resource
 import signal
 import struct
 
+from agentrl.sandboxes.channel.inside.closing import filter_calls, turn_into
+
 TYPE_CHECKING = False  # typing takes longer to load than all of this
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -30,22 +32,6 @@ WAITED = {signal.SIGCHLD, signal.SIGTERM}
 
 def prctl(option: int, value: int) -> None:
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-
-
-def open_files_as(user: int) -> None:
-    """Only that: under root the server stays root's in all else, so that no command can reach it."""
-    library = ctypes.CDLL(None)
-    library.setfsgid(user)
-    library.setfsuid(user)
-
-
-def turn_into(user: int) -> None:
-    """Leave root for good. Should the box's memory run out, this process goes before the server."""
-    open_files_as(0)
-    with open("/proc/self/oom_score_adj", "w") as file:
-        file.write("500")
-    os.setgid(user)
-    os.setuid(user)
 
 
 def descendants(root: int, spared: Collection[int] = ()) -> set[int]:
@@ -143,6 +129,8 @@ def become(command: dict[str, Any], files: list[int], settings: dict[str, Any]) 
             resource.setrlimit(getattr(resource, name), (limit, limit))
         if settings.get("user"):
             turn_into(settings["user"])
+        if settings.get("filter"):
+            filter_calls(settings["filter"])
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())

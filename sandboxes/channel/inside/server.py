@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import resource
@@ -11,6 +12,7 @@ import struct
 import sys
 import time
 
+from agentrl.sandboxes.channel.inside.closing import open_files_as
 from agentrl.sandboxes.channel.inside.commands import Exec, Shell
 from agentrl.sandboxes.channel.inside.files import TooLarge, read, read_tree, write, write_tree
 from agentrl.sandboxes.channel.inside.processes import (
@@ -20,7 +22,6 @@ from agentrl.sandboxes.channel.inside.processes import (
     WAITED,
     as_bytes,
     kill_descendants,
-    open_files_as,
     prctl,
     reap,
 )
@@ -40,8 +41,8 @@ READ_BYTES = 1 << 20
 class Server:
     """One box.
 
-    `settings`: workdir, lifetime_s, rlimits {name: limit}, cgroups [open files to join through], and, where the server
-    is root's, the user of its commands and files.
+    `settings`: workdir, lifetime_s, rlimits {name: limit}, cgroups [open files to join through]; where the server is
+    root's, the user of its commands and files; where nothing outside filters system calls, the filter of its commands.
     """
 
     def __init__(self, settings: dict[str, Any], channel: tuple[int, int]) -> None:
@@ -187,6 +188,7 @@ class Server:
 def main() -> None:
     """Settings are the first argument, as JSON."""
     settings = json.loads(sys.argv[1])
+    settings["filter"] = base64.b64decode(settings.get("filter", ""))
     signal.pthread_sigmask(signal.SIG_BLOCK, WAITED | {signal.SIGINT, signal.SIGHUP})
     resource.setrlimit(resource.RLIMIT_NOFILE, (NUM_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     prctl(PR_SET_DUMPABLE, 0)
