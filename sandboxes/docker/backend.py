@@ -120,10 +120,13 @@ class DockerBackend(ChannelBackend[DockerSandbox]):
 
     def _not_ready(self, name: str, image: Image, error: BaseException, words: str) -> BaseException:
         """What to raise in its place."""
+        kind = error.kind if isinstance(error, SandboxError) else None
         if isinstance(error, TimeoutError):
             what = f"wasn't ready within {self.options.ready_timeout_s:g} s (sandbox.options.ready_timeout_s)"
-        elif isinstance(error, SandboxError) and error.kind in (SandboxFault.DIED, SandboxFault.CHANNEL):
-            what = "ended at once" if error.kind is SandboxFault.DIED else "says what no box says"
+        elif kind is SandboxFault.START:
+            what = f"can't start: {error}"
+        elif kind in (SandboxFault.DIED, SandboxFault.CHANNEL):
+            what = "ended at once" if kind is SandboxFault.DIED else "says what no box says"
         else:
             return error
         return SandboxError(f"box {name} of image {image.name} {what}{words}; {NEEDS}", SandboxFault.START)

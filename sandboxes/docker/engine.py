@@ -28,7 +28,7 @@ HEADER = struct.Struct(">BxxxI")
 """Before each piece of a container's output: which stream, and how many bytes."""
 STDOUT = 1
 READ_BYTES = 65536
-TAIL_BYTES = 2000
+TAIL_BYTES = 500
 _HOST_FULL = (
     "no space left", "cannot allocate memory", "resource temporarily unavailable", "too many open files",
     "address pools", "no available ipv4",
@@ -46,7 +46,7 @@ class Engine:
         self._timeout_s = timeout_s
         self._client: APIClient | None = None
         self._lock = threading.Lock()
-        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="docker")
+        self._threads: ThreadPoolExecutor | None = None
 
     @property
     def path(self) -> str:
@@ -73,6 +73,7 @@ class Engine:
 
         `timeout_s`: of each request in it, where the usual one is wrong.
         """
+        self._threads = self._threads or ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="docker")
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._run, function, timeout_s)
 
     async def attach(self, container: str) -> Stream:
@@ -101,11 +102,12 @@ class Engine:
         return Stream(reader, writer)
 
     def close(self) -> None:
-        """Don't wait for calls that hang."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """Wait for no call that hangs. The next call would connect again."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
         if self._client is not None:
             self._client.close()
-            self._client = None
+        self._threads, self._client = None, None
 
     def _run(self, function: Callable[[APIClient], Result], timeout_s: float | None) -> Result:
         missing = self.reason_missing()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import SandboxError
@@ -69,11 +70,20 @@ async def _remove(engine: Engine, container: str, run: str) -> bool:
 
 
 def remove(client: APIClient, container: str) -> None:
-    """Kill it and take it away; one that is gone, or going, is fine."""
+    """Kill it and take it away; back when it is gone, whoever does it."""
     from docker.errors import APIError
 
     try:
         client.remove_container(container, force=True, v=True)
     except APIError as error:
-        if error.status_code not in (404, 409):
+        if error.status_code == 409:  # the engine is at it
+            _wait_until_gone(client, container)
+        elif error.status_code != 404:
             raise
+
+
+def _wait_until_gone(client: APIClient, container: str) -> None:
+    from docker.errors import NotFound
+
+    with suppress(NotFound):
+        client.wait(container, condition="removed")
