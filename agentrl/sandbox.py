@@ -87,7 +87,8 @@ class Session(ABC):
         """Run one command; both outputs come as `stdout`, in the order in which they were printed.
 
         At the limit everything that the session started is killed, and the next call finds a new shell in the box's
-        `workdir`: `timed_out` and `shell_ended` say so. An unclosed quote or heredoc is an error of this call and of no other.
+        `workdir`: `timed_out` and `shell_ended` say so. An unclosed quote or heredoc is an error of this call and of
+        no other.
         Raises SandboxError where the box is gone.
         """
 
@@ -162,6 +163,8 @@ class Preflight:
     """Why it can't start boxes at all, each with what to do about it; empty: it can."""
     not_enforced: tuple[str, ...] = ()
     """Limits of the spec that this machine can't hold, each with the reason, e.g. "cpus: no cgroup is writable"."""
+    is_closed: bool = True
+    """Is a box closed at all? Where it isn't, what runs in it can do whatever this process can."""
 
 
 class SandboxOptions(BaseModel):

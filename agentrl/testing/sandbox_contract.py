@@ -210,7 +210,10 @@ async def trees(bench: Bench) -> None:
         assert sorted(members.getnames()) == ["a", "a/b", "a/l"], members.getnames()
         assert members.getmember("a/l").linkname == "../x"
     await box.write_tree("copy/of/it", archive)
-    assert await says(box, "cat copy/of/it/a/b; readlink copy/of/it/a/l; test -x copy/of/it/a/b && echo x") == "one\n../x\nx"
+    assert (
+        await says(box, "cat copy/of/it/a/b; readlink copy/of/it/a/l; test -x copy/of/it/a/b && echo x")
+        == "one\n../x\nx"
+    )
 
 
 @contract("an archive with members that lead out is refused, and nothing of it is written")
@@ -276,5 +279,3 @@ def _archive(name: str, link: str) -> bytes:
         bad.type, bad.linkname = (tarfile.SYMTYPE, link) if link else (tarfile.REGTYPE, "")
         archive.addfile(bad)
     return out.getvalue()
-
-

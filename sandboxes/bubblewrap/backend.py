@@ -9,10 +9,8 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
 
 from agentrl.errors import SandboxError, SandboxFault
 from agentrl.sandbox import Preflight, SandboxOptions, SandboxSpec
@@ -52,7 +50,9 @@ class BubblewrapOptions(SandboxOptions):
 class BubblewrapSandbox(ChannelSandbox):
     """A started box, with what it took from this machine."""
 
-    def __init__(self, process: BoxProcess, spec: SandboxSpec, taken: contextlib.ExitStack, group: Cgroup | None) -> None:
+    def __init__(
+        self, process: BoxProcess, spec: SandboxSpec, taken: contextlib.ExitStack, group: Cgroup | None
+    ) -> None:
         super().__init__(process.client, spec, environment={"PATH": python_path() + PATH})
         self._process, self._taken, self._group = process, taken, group
 
@@ -154,7 +154,8 @@ def _check(spec: SandboxSpec) -> None:
         raise SandboxError(f"bubblewrap has no images, and the task names {spec.image}: use docker", SandboxFault.IMAGE)
     if spec.network:
         raise SandboxError(
-            "bubblewrap can't give a box a network without giving it this machine's: use docker", SandboxFault.UNAVAILABLE
+            "bubblewrap can't give a box a network without giving it this machine's: use docker",
+            SandboxFault.UNAVAILABLE,
         )
 
 
@@ -188,10 +189,11 @@ def _seccomp_file(taken: contextlib.ExitStack) -> int | None:
     compiled = filter_program()
     if isinstance(compiled, str):
         return None
-    file: Any = taken.enter_context(tempfile.TemporaryFile())
-    file.write(compiled)
-    file.seek(0)
-    return int(file.fileno())
+    file = os.memfd_create("seccomp")
+    taken.callback(os.close, file)
+    os.write(file, compiled)
+    os.lseek(file, 0, os.SEEK_SET)
+    return file
 
 
 def _remedy(said: str) -> str:

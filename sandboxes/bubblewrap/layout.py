@@ -73,8 +73,9 @@ class Layout:
         return [*unshare, "sh", "-c", script, "agentrl", *map(str, words)]
 
     def _closed(self) -> list[str]:
-        words = "--unshare-ipc --unshare-pid --unshare-net --unshare-uts --unshare-cgroup-try --hostname box".split()
-        words += "--die-with-parent --new-session --as-pid-1 --clearenv --cap-drop ALL".split()
+        words = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+        words += ["--hostname", "box", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
+        words += ["--cap-drop", "ALL"]
         if self.owner is not None:
             for name in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):  # for setpriv, which drops them
                 words += ["--cap-add", name]

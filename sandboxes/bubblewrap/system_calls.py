@@ -11,14 +11,13 @@ NEW_NAMESPACES = 0x7E020000
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 LAST_FAMILY = 16
 """AF_NETLINK. Above it: packet, vsock (which reaches a virtual machine's host past the network namespace), alg, …"""
-DENIED = (
-    "acct add_key bpf chroot clock_adjtime clock_settime delete_module fanotify_init finit_module fsconfig fsmount fsopen "
-    "fspick init_module io_uring_enter io_uring_register io_uring_setup ioperm iopl kcmp kexec_file_load kexec_load "
-    "keyctl lookup_dcookie mount mount_setattr move_mount move_pages name_to_handle_at nfsservctl open_by_handle_at "
-    "open_tree perf_event_open personality pivot_root process_madvise process_vm_readv process_vm_writev ptrace "
-    "quotactl quotactl_fd reboot request_key setns settimeofday swapoff swapon syslog umount umount2 unshare "
-    "userfaultfd vhangup vm86 vm86old"
-).split()
+DENIED = """
+acct add_key bpf chroot clock_adjtime clock_settime delete_module fanotify_init finit_module fsconfig fsmount fsopen
+fspick init_module io_uring_enter io_uring_register io_uring_setup ioperm iopl kcmp kexec_file_load kexec_load keyctl
+lookup_dcookie mount mount_setattr move_mount move_pages name_to_handle_at nfsservctl open_by_handle_at open_tree
+perf_event_open personality pivot_root process_madvise process_vm_readv process_vm_writev ptrace quotactl quotactl_fd
+reboot request_key setns settimeofday swapoff swapon syslog umount umount2 unshare userfaultfd vhangup vm86 vm86old
+"""
 
 
 @cache
@@ -30,7 +29,7 @@ def filter_program() -> bytes | str:
         return f"{error}: pip install pyseccomp, and libseccomp.so.2 (Debian: libseccomp2)"
     rules = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
     deny = pyseccomp.ERRNO(errno.EPERM)
-    for name in DENIED:
+    for name in DENIED.split():
         try:
             rules.add_rule(deny, name)
         except (OSError, ValueError):  # this architecture, or this libseccomp, doesn't know it

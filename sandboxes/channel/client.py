@@ -139,7 +139,8 @@ class Client:
             if not waiting.reply.done():
                 waiting.reply.set_exception(self._failure)
         self._waiting.clear()
-        self._writer.transport.abort()
+        if not self._writer.transport.is_closing():
+            self._writer.transport.abort()
 
 
 def _told(told: dict[str, Any], body: bytes, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:

@@ -28,7 +28,8 @@ def read(path: bytes, max_bytes: int) -> bytes:
     """A regular file's bytes. Raises OSError, TooLarge."""
     file = open_regular(path)
     try:
-        parts, room = [], max_bytes + 1
+        parts: list[bytes] = []
+        room = max_bytes + 1
         while room > 0:
             part = os.read(file, min(room, 1 << 20))
             if not part:

@@ -56,7 +56,7 @@ def descendants(root: int, spared: Collection[int] = ()) -> set[int]:
 
 
 def send_signal(pid: int, number: int) -> None:
-    try:
+    try:  # noqa: SIM105 - contextlib takes long to load
         os.kill(pid, number)
     except OSError:  # it ended
         pass
@@ -82,7 +82,7 @@ def kill_descendants(root: int, spared: Collection[int] = ()) -> bool:
 
 def reap() -> tuple[dict[int, int], bool]:
     """({pid: exit code} of the children that ended, whether there are others)."""
-    ended = {}
+    ended: dict[int, int] = {}
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
