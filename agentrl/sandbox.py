@@ -10,11 +10,13 @@ had or is gone raises `errors.SandboxError`: then nothing was measured, and nobo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
+
+from agentrl.errors import SandboxError, SandboxFault
 
 Command = str | Sequence[str]
 """A line for the box's shell, or a program with its arguments, which no shell reads."""
@@ -190,6 +192,13 @@ class SandboxBackend(ABC):
     @abstractmethod
     async def start(self, spec: SandboxSpec) -> Sandbox:
         """A new box with the spec's files in it. Raises SandboxError with its kind."""
+
+    async def pull(self, image: str, tell: Callable[[str], None]) -> None:
+        """Get an image, or a newer one of its name, ahead of a run; `tell` takes a line now and then, in any thread.
+
+        Raises SandboxError of kind IMAGE.
+        """
+        raise SandboxError(f"{type(self).__name__} has no images to get", SandboxFault.IMAGE)
 
     async def sweep(self) -> int:
         """Remove what dead runs left on this machine; how many boxes that were. Living runs are left alone."""

@@ -13,7 +13,7 @@ import io
 import json
 import secrets
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,9 +73,8 @@ class DockerBackend(ChannelBackend[DockerSandbox]):
             )
         return Preflight(not_enforced=tuple(_not_enforced(found)))
 
-    async def pull(self, image: str, report: Any) -> None:
-        """Get an image ahead of a run; `report` takes one line now and then. Raises SandboxError."""
-        await self._images.pull(image, report)
+    async def pull(self, image: str, tell: Callable[[str], None]) -> None:
+        await self._images.pull(image, tell)
 
     async def open(self, spec: SandboxSpec) -> DockerSandbox:
         """Who stops waiting leaves no container: one that was being made is removed when it is there."""

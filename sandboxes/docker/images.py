@@ -23,8 +23,8 @@ STALL_S = 300.0
 """A pull that brings nothing for so long has failed."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 60.0
 REPORT_S = 5.0
-Report = Callable[[str], None]
-"""Takes one line about how far a pull is; may be called from another thread."""
+Tell = Callable[[str], None]
+"""Takes one line about how far a pull is; may be called in another thread."""
 _TOO_OFTEN = ("toomanyrequests", "too many requests", "rate limit", "429")
 _PASSING = (
     "timeout", "timed out", "connection refused", "connection reset", "eof", "temporary failure", "502", "503", "504",
@@ -68,12 +68,12 @@ class Images:
         """The engine says that it is gone."""
         self._here.pop(image, None)
 
-    async def pull(self, image: str, report: Report) -> str:
+    async def pull(self, image: str, tell: Tell) -> str:
         """Get it, or a newer one of that name; returns what the engine calls it. Raises as `ensure`."""
         source = mirrored(image, self._options.mirror)
         for number in range(1, self._options.max_pull_tries + 1):
             try:
-                await self._engine.call(lambda client: _pull(client, image, source, report), timeout_s=STALL_S)
+                await self._engine.call(lambda client: _pull(client, image, source, tell), timeout_s=STALL_S)
                 return image if "@" not in image else source
             except SandboxError as error:
                 text = str(error).lower()
@@ -81,7 +81,7 @@ class Images:
                 if error.kind is not SandboxFault.IMAGE or not passes or number == self._options.max_pull_tries:
                     raise SandboxError(f"{error}; {_advice(text, image)}", error.kind) from error
                 pause_s = _pause_s(number)
-                report(f"pulling {image}: {error}; try {number + 1} in {pause_s:.0f} s")
+                tell(f"pulling {image}: {error}; try {number + 1} in {pause_s:.0f} s")
             await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
 
@@ -113,7 +113,7 @@ def mirrored(image: str, mirror: str | None) -> str:
 
 def _pause_s(number: int) -> float:
     """After a failed try: grows, and differs, so that many machines don't come back at once."""
-    return min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** (number - 1)) * random.uniform(0.5, 1.5)
+    return min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (number - 1)) * random.uniform(0.5, 1.5)
 
 
 def _look_up(client: APIClient, name: str) -> Image | None:
@@ -127,12 +127,12 @@ def _look_up(client: APIClient, name: str) -> Image | None:
     return Image(name=name, environment=dict(variable.split("=", 1) for variable in variables))
 
 
-def _pull(client: APIClient, image: str, source: str, report: Report) -> None:
+def _pull(client: APIClient, image: str, source: str, tell: Tell) -> None:
     from docker.errors import APIError
     from requests.exceptions import RequestException
 
     repository, tag = _split(source)
-    progress = _Progress(image, report)
+    progress = _Progress(image, tell)
     try:
         for message in client.pull(repository, tag=tag, stream=True, decode=True):
             if "error" in message:
@@ -163,7 +163,7 @@ def _advice(text: str, image: str) -> str:
     if any(sign in text for sign in _TOO_OFTEN):
         return (
             f"`docker login` raises the limit, sandbox.options.mirror=… asks another registry, "
-            f"`agentrl sandbox pull {image}` gets it before a run"
+            f"`agentrl sandbox pull docker {image}` gets it before a run"
         )
     if "no space left" in text:
         return "`docker image prune` makes room"
@@ -173,8 +173,8 @@ def _advice(text: str, image: str) -> str:
 class _Progress:
     """The engine's many messages about layers as a line now and then."""
 
-    def __init__(self, image: str, report: Report) -> None:
-        self._image, self._report = image, report
+    def __init__(self, image: str, tell: Tell) -> None:
+        self._image, self._tell = image, tell
         self._layers: dict[str, tuple[int, int]] = {}
         self._done: set[str] = set()
         self._last = time.monotonic()
@@ -188,7 +188,7 @@ class _Progress:
             self._layers[layer] = (detail["current"], detail["total"])
         if time.monotonic() - self._last >= REPORT_S:
             self._last = time.monotonic()
-            self._report(self._line())
+            self._tell(self._line())
 
     def _line(self) -> str:
         current, total = (

@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import random
+import subprocess
+import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import docker
 import pytest
 
+from agentrl.cli import main
 from agentrl.errors import SandboxError, SandboxFault
 from agentrl.sandboxes.docker import images as module
 from agentrl.sandboxes.docker.engine import Engine
 from agentrl.sandboxes.docker.images import Images, mirrored
 from agentrl.sandboxes.docker.options import DockerOptions
-from tests.docker_engine import real_engine
+from tests.docker_engine import need_docker, real_engine
 from tests.sandboxes.registry import Registry, registry
 
 PASSWORD = "correct-horse-battery"
@@ -83,8 +88,8 @@ async def test_an_image_that_nobody_has_is_not_tried_again(connection: Engine, s
 
 async def test_boxes_that_wait_for_one_image_share_its_pull(served: Registry, connection: Engine) -> None:
     images = Images(connection, DockerOptions())
-    names = await asyncio.gather(*(images.ensure(f"{served.address}/shared:1") for _ in range(5)))
-    assert set(names) == {f"{served.address}/shared:1"}
+    found = await asyncio.gather(*(images.ensure(f"{served.address}/shared:1") for _ in range(5)))
+    assert {image.name for image in found} == {f"{served.address}/shared:1"}
     assert sum("/blobs/" in path for path in served.paths) == 2  # its layer and its config, once
 
 
@@ -92,7 +97,7 @@ async def test_a_mirror_stands_in_for_docker_hub(
     served: Registry, connection: Engine, engine: docker.APIClient
 ) -> None:
     images = Images(connection, DockerOptions(mirror=served.address))
-    assert await images.ensure("agentrl-mirrored/image:2") == "agentrl-mirrored/image:2"
+    assert (await images.ensure("agentrl-mirrored/image:2")).name == "agentrl-mirrored/image:2"
     assert any(path == "/v2/agentrl-mirrored/image/manifests/2" for path in served.paths)
     assert engine.inspect_image("agentrl-mirrored/image:2")["RepoTags"] == ["agentrl-mirrored/image:2"]
 
@@ -149,6 +154,60 @@ async def test_a_long_pull_tells_how_far_it_is(
     lines: list[str] = []
     await Images(connection, DockerOptions()).pull(f"{served.address}/slow:1", lines.append)
     assert any("of 1 layers" in line for line in lines)
+
+
+def test_pull_on_the_command_line_g11(served: Registry, capsys: pytest.CaptureFixture[str]) -> None:
+    """G11: images are had before a run; one that isn't there is told, and the exit code says so."""
+    served.is_too_often = iter([True, True, *[False] * 99]).__next__
+    images = [f"{served.address}/ahead:1", f"{served.address}/ahead:2", "127.0.0.1:1/gone:1"]
+    assert main(["sandbox", "pull", "docker", *images, "sandbox.options.max_pull_tries=2"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "toomanyrequests" in lines[0] and "try 2 in" in lines[0]
+    assert lines[1:3] == [f"{image}: here" for image in images[:2]]
+    assert "127.0.0.1:1/gone:1 can't be pulled" in lines[-2]
+    assert lines[-1] == "2 of 3 images are here"
+    assert main(["sandbox", "pull", "docker", images[0]]) == 0
+
+
+@pytest.fixture
+def full_engine() -> Iterator[str]:
+    """The socket of an engine of its own, whose disk holds 40 MB."""
+    need_docker()
+    if os.geteuid() != 0:
+        pytest.skip("only root may start an engine")
+    with tempfile.TemporaryDirectory(prefix="agentrl-") as name:  # a short name: sockets can't have a long one
+        folder = Path(name)
+        (folder / "data").mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", folder / "data"], check=True)
+        try:
+            yield from _engine_in(folder)
+        finally:
+            subprocess.run(["umount", folder / "data"], check=True)
+
+
+def _engine_in(folder: Path) -> Iterator[str]:
+    socket = f"unix://{folder}/socket"
+    places = [f"--data-root={folder}/data", f"--exec-root={folder}/run", f"--pidfile={folder}/pid", f"--host={socket}"]
+    command = ["dockerd", *places, "--bridge=none", "--iptables=false"]
+    with (folder / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as engine:
+        for _ in range(200):
+            if b"API listen on" in (folder / "log").read_bytes():
+                break
+            time.sleep(0.1)
+        yield socket
+        engine.terminate()
+
+
+async def test_an_engine_whose_disk_is_full_g10(full_engine: str) -> None:
+    """G10: no fault of the image or the agent, and another kind than a missing image; what to do is said."""
+    connection = Engine(full_engine, timeout_s=60)
+    with (
+        registry(content=random.Random(0).randbytes(60_000_000)) as served,
+        pytest.raises(SandboxError, match=r"no space left.*docker image prune") as raised,
+    ):
+        await Images(connection, DockerOptions()).ensure(f"{served.address}/large:1")
+    assert raised.value.kind is SandboxFault.HOST_FULL
+    connection.close()
 
 
 async def test_an_engine_that_is_not_there(tmp_path: Path) -> None:
