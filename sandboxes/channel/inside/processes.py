@@ -26,12 +26,13 @@ NUM_FILES = 1024
 """Open at once in the server."""
 MARK_FILE = 8
 """Where a shell tells that a command ended; the commands themselves don't inherit it."""
+LIBC = ctypes.CDLL(None)
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 WAITED = {signal.SIGCHLD, signal.SIGTERM}
 
 
 def prctl(option: int, value: int) -> None:
-    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    LIBC.prctl(option, value, 0, 0, 0)
 
 
 def descendants(root: int, spared: Collection[int] = ()) -> set[int]:
