@@ -12,6 +12,7 @@ BENCHMARKS = (
     ["benchmarks.render"],
     ["benchmarks.loop"],
     ["benchmarks.loop", "--concurrency", "4000", "--rollouts", "8000"],
+    ["benchmarks.sandbox", "bubblewrap"],
     ["benchmarks.faults"],
     ["benchmarks.vllm_faults"],
     ["benchmarks.publish"],
