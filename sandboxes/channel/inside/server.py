@@ -37,7 +37,10 @@ READ_BYTES = 1 << 20
 
 
 class Server:
-    """One box. `settings`: workdir, lifetime_s, rlimits {name: limit}, cgroups [open files to join through]."""
+    """One box. `settings`: workdir, lifetime_s, rlimits {name: limit}, cgroups (open files to join through), and
+    lifeline: an open file that comes to its end when the box has lost its keeper, though somebody holds the channel;
+    close: files that were inherited for others.
+    """
 
     def __init__(self, settings: dict[str, Any], channel: tuple[int, int]) -> None:
         self.settings, self.channel = settings, channel
@@ -50,6 +53,8 @@ class Server:
         self.handlers: dict[int, Callable[[int], object]] = {}
         self.incoming, self.outgoing = bytearray(), bytearray()
         self.watch(channel[0], select.POLLIN, self._on_request)
+        if settings.get("lifeline") is not None:
+            self.watch(settings["lifeline"], select.POLLIN, self._on_lifeline)
 
     def serve(self) -> None:
         """Until the host hangs up or the lifetime is over."""
@@ -113,6 +118,9 @@ class Server:
             body = bytes(self.incoming[start:end])
             del self.incoming[:end]
             self._answer(number, request, body)
+
+    def _on_lifeline(self, file: int) -> None:
+        self.is_over |= not os.read(file, READ_BYTES)
 
     def _on_room(self, file: int) -> None:
         del self.outgoing[: os.write(file, self.outgoing[:READ_BYTES])]
@@ -182,6 +190,11 @@ class Server:
 def main() -> None:
     """Settings are the first argument, as JSON."""
     settings = json.loads(sys.argv[1])
+    for file in settings.get("close", ()):
+        try:  # noqa: SIM105 - contextlib takes long to load
+            os.close(file)
+        except OSError:  # who started us did
+            pass
     signal.pthread_sigmask(signal.SIG_BLOCK, WAITED | {signal.SIGINT, signal.SIGHUP})
     resource.setrlimit(resource.RLIMIT_NOFILE, (NUM_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     prctl(PR_SET_DUMPABLE, 0)
