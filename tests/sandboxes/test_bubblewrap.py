@@ -110,6 +110,19 @@ async def test_a_stopped_box_leaves_nothing(bubblewrap: BubblewrapBackend) -> No
     assert not leftovers() and not cgroups("test")
 
 
+async def test_a_start_that_is_cancelled_leaves_nothing(bubblewrap: BubblewrapBackend) -> None:
+    starts = [asyncio.create_task(bubblewrap.start(SandboxSpec())) for _ in range(6)]
+    for start, after_s in zip(starts, (0, 0.005, 0.02, 0.04, 0.04, 0.05), strict=True):
+        await asyncio.sleep(after_s)
+        start.cancel()
+    ends = await asyncio.gather(*starts, return_exceptions=True)
+    assert any(isinstance(end, asyncio.CancelledError) for end in ends)
+    await bubblewrap.close()
+    assert not cgroups("test")
+    children = subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "bwrap"], capture_output=True).stdout
+    assert not children
+
+
 async def test_a_box_whose_process_dies_says_so_at_once(bubblewrap: BubblewrapBackend) -> None:
     """A host that kills it is an infrastructure fault; nothing hangs."""
     box = await bubblewrap.start(SandboxSpec())
