@@ -1,4 +1,4 @@
-"""`agentrl sandbox list | check NAME`: the sandboxes that are installed, and what they hold on this machine."""
+"""`agentrl sandbox list | check NAME | pull NAME IMAGE… | cleanup`: what is installed, and what it holds here."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from agentrl import plugins
+from agentrl.cli import sandbox_cleanup, sandbox_pull
 from agentrl.config_sandbox import SandboxConfig
 from agentrl.errors import ConfigError
 from agentrl.visible import one_line, visible
@@ -31,10 +32,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument("overrides", nargs="*", metavar="key=value", help=f"its options, e.g. {PREFIX}unsafe=true")
     check.add_argument("--image", metavar="I", help="the image that boxes are made of, where the sandbox needs one")
     check.add_argument("--only", action="append", default=[], metavar="CHECK", help="this check (may be repeated)")
+    summary = "remove what dead runs left on this machine"
+    sandbox_cleanup.add_arguments(actions.add_parser("cleanup", help=summary, description=summary))
+
+    summary = "get images ahead of the run that needs them"
+    sandbox_pull.add_arguments(actions.add_parser("pull", help=summary, description=summary))
 
 
 def run(options: argparse.Namespace) -> int:
-    actions = {"list": list_sandboxes, "check": check_sandbox}
+    actions = {"list": list_sandboxes, "check": check_sandbox, "pull": pull_images, "cleanup": sandbox_cleanup.run}
     return actions[options.action](options)
 
 
@@ -49,6 +55,13 @@ def list_sandboxes(options: argparse.Namespace) -> int:
 def check_sandbox(options: argparse.Namespace) -> int:
     """One line per check; exit code 1 where one failed."""
     return asyncio.run(_check(options))
+
+
+def pull_images(options: argparse.Namespace) -> int:
+    """Exit code 1 where one can't be had."""
+    overrides = [word for word in options.images if word.startswith(PREFIX)]
+    images = [word for word in options.images if word not in overrides]
+    return sandbox_pull.run(_backend(options.name, overrides), images)
 
 
 async def _check(options: argparse.Namespace) -> int:

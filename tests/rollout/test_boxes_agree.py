@@ -17,6 +17,6 @@ class Lent(FaultySandboxes):
 
 async def test_lent_boxes_and_fakes_are_as_real_ones() -> None:
     backend = Lent(FaultyOptions(), run="test")
-    verify(await check(backend, escapes=False))
+    verify(await check(backend))
     await backend.close()
     assert backend.num_living == 0

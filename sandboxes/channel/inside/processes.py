@@ -14,6 +14,8 @@ import resource
 import signal
 import struct
 
+from agentrl.sandboxes.channel.inside.closing import filter_calls, turn_into
+
 TYPE_CHECKING = False  # typing takes longer to load than all of this
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -126,6 +128,10 @@ def become(command: dict[str, Any], files: list[int], settings: dict[str, Any]) 
         keep_open([*kept, errors])
         for name, limit in settings["rlimits"].items():
             resource.setrlimit(getattr(resource, name), (limit, limit))
+        if settings.get("user"):
+            turn_into(settings["user"])
+        if settings.get("filter"):
+            filter_calls(settings["filter"])
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import resource
@@ -11,6 +12,7 @@ import struct
 import sys
 import time
 
+from agentrl.sandboxes.channel.inside.closing import open_files_as
 from agentrl.sandboxes.channel.inside.commands import Exec, Shell
 from agentrl.sandboxes.channel.inside.files import TooLarge, read, read_tree, write, write_tree
 from agentrl.sandboxes.channel.inside.processes import (
@@ -37,9 +39,12 @@ READ_BYTES = 1 << 20
 
 
 class Server:
-    """One box. `settings`: workdir, lifetime_s, rlimits {name: limit}, cgroups (open files to join through), and
-    lifeline: an open file that comes to its end when the box has lost its keeper, though somebody holds the channel;
-    close: files that were inherited for others.
+    """One box.
+
+    `settings`: workdir, lifetime_s, rlimits {name: limit}, cgroups [open files to join through]; where the server is
+    root's, the user of its commands and files; where nothing outside filters system calls, the filter of its commands;
+    lifeline: an open file that ends when the box has lost its keeper, though somebody may hold the channel; close:
+    files that were inherited and are others'.
     """
 
     def __init__(self, settings: dict[str, Any], channel: tuple[int, int]) -> None:
@@ -195,6 +200,7 @@ def main() -> None:
             os.close(file)
         except OSError:  # who started us did
             pass
+    settings["filter"] = base64.b64decode(settings.get("filter", ""))
     signal.pthread_sigmask(signal.SIG_BLOCK, WAITED | {signal.SIGINT, signal.SIGHUP})
     resource.setrlimit(resource.RLIMIT_NOFILE, (NUM_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     prctl(PR_SET_DUMPABLE, 0)
@@ -204,6 +210,9 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for file in (0, 1):
         os.dup2(nothing, file)
+    if settings.get("user"):
+        os.setgroups([])
+        open_files_as(settings["user"])
     try:
         Server(settings, channel).serve()
     except BrokenPipeError:  # the host is gone
