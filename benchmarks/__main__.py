@@ -13,6 +13,8 @@ BENCHMARKS = (
     ["benchmarks.loop"],
     ["benchmarks.loop", "--concurrency", "4000", "--rollouts", "8000"],
     ["benchmarks.sandbox", "bubblewrap"],
+    ["benchmarks.sandbox", "docker", "--image", "agentrl-test:1"],
+    ["benchmarks.sandbox_docker"],
     ["benchmarks.faults"],
     ["benchmarks.vllm_faults"],
     ["benchmarks.publish"],

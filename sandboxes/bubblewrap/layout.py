@@ -56,10 +56,11 @@ class Layout:
         """The id inside."""
         return self.owner or self.spec.user
 
-    def argv(self, server: list[str], seccomp: int | None) -> list[str]:
-        """The whole command. `seccomp`: an open file with the filter."""
+    def argv(self, server: list[str], *, seccomp: int | None, lifeline: int) -> list[str]:
+        """The whole command. `seccomp`: an open file with the filter; `lifeline`: one that bwrap holds to its end."""
         filtered = [] if seccomp is None else ["--seccomp", str(seccomp)]
-        return [*self._prepare(), self.bwrap, *self._closed(), *self._seen(), *filtered, "--", *self._user(), *server]
+        bwrap = [self.bwrap, *self._closed(), *self._seen(), *filtered, "--json-status-fd", str(lifeline), "--"]
+        return [*self._prepare(), *bwrap, *self._user(), *server]
 
     def _prepare(self) -> list[str]:
         spec = self.spec

@@ -18,6 +18,17 @@ lookup_dcookie mount mount_setattr move_mount move_pages name_to_handle_at nfsse
 perf_event_open personality pivot_root process_madvise process_vm_readv process_vm_writev ptrace quotactl quotactl_fd
 reboot request_key setns settimeofday swapoff swapon syslog umount umount2 unshare userfaultfd vhangup vm86 vm86old
 """
+OF_ONE_PROCESS = {
+    "prlimit64": 0,
+    "sched_setaffinity": 0,
+    "sched_setattr": 0,
+    "sched_setparam": 0,
+    "sched_setscheduler": 0,
+    "setpriority": 1,
+    "ioprio_set": 1,
+}
+"""Where the process id is among the arguments. Only 0, oneself: a command may do these to any process of its user, and
+a limit on its processor time would end the server."""
 
 
 @cache
@@ -40,6 +51,8 @@ def filter_program() -> bytes | str:
     # Its flags lie in memory, which a filter can't see. The C library takes clone then.
     rules.add_rule(pyseccomp.ERRNO(errno.ENOSYS), "clone3")
     rules.add_rule(deny, "socket", pyseccomp.Arg(0, pyseccomp.GT, LAST_FAMILY))
+    for name, position in OF_ONE_PROCESS.items():
+        rules.add_rule(deny, name, pyseccomp.Arg(position, pyseccomp.NE, 0))
     for request in (TIOCSTI, TIOCLINUX):
         rules.add_rule(deny, "ioctl", pyseccomp.Arg(1, masked, 0xFFFFFFFF, request))
     with tempfile.TemporaryFile() as file:
