@@ -165,7 +165,7 @@ async def limits_of_the_server(bench: Bench) -> None:
 
 @escape("neither folders without end nor thousands of files keep the host from reading a tree, or end the box (R2)")
 async def odd_trees(bench: Bench) -> None:
-    deep = "import os\nfor _ in range(3000):\n    os.mkdir('a')\n    os.chdir('a')\n"
+    deep = "import os\nfor _ in range(1500):\n    os.mkdir('a')\n    os.chdir('a')\n"
     many = "import os\nos.mkdir('many')\nfor n in range(5_000): open(f'many/{n}', 'w').close()"
     async with bench.own_box() as box:
         await python(box, deep)

@@ -74,12 +74,13 @@ def read_tree(path: bytes, max_bytes: int) -> bytes:
         raise OSError(errno.ENOTDIR, "no folder")
     out = Limited(max_bytes)
     top = os.fsdecode(path)
+    start = len(os.path.join(top, ""))
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for folder, folders, names in os.walk(top, onerror=_raise):
             folders.sort()
             for name in sorted(folders + names):
                 whole = os.path.join(folder, name)
-                _add(archive, whole, os.path.relpath(whole, top))
+                _add(archive, whole, whole[start:])
     return out.getvalue()
 
 
