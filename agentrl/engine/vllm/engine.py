@@ -64,7 +64,7 @@ class VllmEngine:
 
     async def start(self) -> None:
         """Start the server, or start it anew, and wait until it serves version 0. Raises ConfigError, EngineError."""
-        self.version, self._is_paused, self._is_updating = 0, False, False
+        self.version, self._is_paused, self._is_updating, self._was_paused = 0, False, False, False
         try:
             await self._process.start(self._on_wait)
             await self._post("/update_weight_version", {"new_version": "0"})

@@ -256,9 +256,9 @@ def refresh_head(model: Any) -> None:
     The partner's is of the same bytes, so it is shared.
     """
     head = getattr(model, "lm_head", None)
-    if hasattr(head, "cpu_linear"):
-        tied = (layer for layer in model.modules() if getattr(layer, "weight", None) is head.weight)
-        head.cpu_linear = next(tied).cpu_linear
+    if head is not None and hasattr(head, "cpu_linear"):
+        partners = (layer for layer in model.modules() if getattr(layer, "weight", None) is head.weight)
+        head.cpu_linear = next(partners).cpu_linear
 
 
 WeightTransferEngineFactory.register_engine(BACKEND, AgentrlWeightTransferEngine)
