@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -118,6 +119,24 @@ def test_the_servers_environment_holds_no_secret(folder: Path, tmp_path: Path, m
     environment = options.environment("the key of this server")
     assert not {"OPENAI_API_KEY", "PGPASSWORD", "DATABASE_URL", "JUDGE"} & set(environment)
     assert environment["PATH"] == os.environ["PATH"]
+
+
+FRESH_PAGES = """
+import resource
+
+for _ in range(2):  # blocks below and above those that the allocator asks the kernel for one by one
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for num_mb in (1, 20, 80):
+        b"x" * (num_mb << 20)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc that is told")
+def test_a_server_on_a_cpu_keeps_the_memory_that_an_update_frees(folder: Path, tmp_path: Path) -> None:
+    environment = VllmOptions(model=folder, name="vllm", log=tmp_path / "log").environment("k")
+    done = subprocess.run([sys.executable, "-c", FRESH_PAGES], env=environment, stdout=subprocess.PIPE, check=True)
+    assert int(done.stdout) < 100  # of 25,856 pages
 
 
 def test_devices_are_numbered_as_the_trainer_numbers_them(

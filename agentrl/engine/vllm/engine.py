@@ -47,8 +47,10 @@ class VllmEngine:
         self._on_wait = on_wait
         self._process = VllmProcess(options=options)
         self._is_paused = self._is_updating = False
-        self._salt: str | None = None
-        """Of the prompt that was put in the cache at the last pause."""
+        self._salt = secrets.token_hex(8)
+        """Of a prompt that is in the cache whenever the engine is paused."""
+        self._was_paused = False
+        """Is it yet to be asked whether the last pause has cleared the cache?"""
 
     @property
     def url(self) -> str:
@@ -62,7 +64,7 @@ class VllmEngine:
 
     async def start(self) -> None:
         """Start the server, or start it anew, and wait until it serves version 0. Raises ConfigError, EngineError."""
-        self.version, self._is_paused, self._is_updating = 0, False, False
+        self.version, self._is_paused, self._is_updating, self._was_paused = 0, False, False, False
         try:
             await self._process.start(self._on_wait)
             await self._post("/update_weight_version", {"new_version": "0"})
@@ -113,10 +115,9 @@ class VllmEngine:
         The cache of what is kept is computed anew, by then with the new weights, when it goes on.
         """
         if not self._is_paused:  # or it would not answer
-            self._salt = secrets.token_hex(8)
-            await self._count_cached(self._salt)
+            await self._count_cached()
         await self._post(f"/pause?mode={mode}&clear_cache=true")
-        self._is_paused = True
+        self._is_paused = self._was_paused = True
 
     async def resume(self) -> None:
         """Go on."""
@@ -161,10 +162,11 @@ class VllmEngine:
         As logprobs of a prompt, which are computed anew and never come from a cache; one more id is sampled and thrown
         away. So the caches are asked as well, once after each pause: they must hold nothing from before it.
         """
-        salt, self._salt = self._salt, None
         sampling = {"max_tokens": 1, "temperature": 1.0, "seed": 0, "logprobs": 0, "prompt_logprobs": 0}
         body = {"token_ids": prompt_ids + forced_ids, "sampling_params": sampling, "model": self.model}
-        num_cached, answer = await asyncio.gather(self._count_cached(salt), self._post("/inference/v1/generate", body))
+        scoring = self._post("/inference/v1/generate", body)
+        was_paused, self._was_paused = self._was_paused, False
+        num_cached, answer = await asyncio.gather(self._count_cached(), scoring) if was_paused else (0, await scoring)
         if num_cached:
             raise EngineError(
                 f"engine {self.name!r} kept its cache when it was paused: {num_cached} ids of a prompt still come from "
@@ -175,12 +177,10 @@ class VllmEngine:
         spans = answer["choices"][0]["weight_versions"]
         return logprobs, [int(spans[0]["version"])] * len(forced_ids)
 
-    async def _count_cached(self, salt: str | None) -> int:
-        """Ask for a prompt that nobody else asks for; how many of its ids were in a cache already. None: 0."""
-        if salt is None:
-            return 0
+    async def _count_cached(self) -> int:
+        """Ask for a prompt that nobody else asks for; how many of its ids were in the cache already."""
         sampling = {"max_tokens": 1, "temperature": 0.0}
-        body = {"token_ids": _CACHED, "sampling_params": sampling, "model": self.model, "cache_salt": salt}
+        body = {"token_ids": _CACHED, "sampling_params": sampling, "model": self.model, "cache_salt": self._salt}
         usage = (await self._post("/inference/v1/generate", body))["usage"]
         return int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
 

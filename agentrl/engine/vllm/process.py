@@ -97,6 +97,10 @@ class VllmOptions:
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "OMP_NUM_THREADS": str(self.threads or 1),
             "VLLM_CPU_KVCACHE_SPACE": str(self.cache_gib),
+            # Memory that an update frees is kept for the next: to get it from the kernel again, page by page, takes
+            # longer than to pack the weights.
+            "MALLOC_MMAP_MAX_": "0",
+            "MALLOC_TRIM_THRESHOLD_": "-1",
         }
 
     def _is_secret(self, name: str, value: str) -> bool:

@@ -251,10 +251,14 @@ def _worker_index(engine: WeightTransferEngine) -> int:
 
 
 def refresh_head(model: Any) -> None:
-    """On a CPU linear layers keep a packed copy, and that of a tied head stays where only its partner is sent."""
+    """On a CPU linear layers keep a packed copy, and that of a tied head stays where only its partner is sent.
+
+    The partner's is of the same bytes, so it is shared.
+    """
     head = getattr(model, "lm_head", None)
     if head is not None and hasattr(head, "cpu_linear"):
-        head.quant_method.process_weights_after_loading(head)
+        partners = (layer for layer in model.modules() if getattr(layer, "weight", None) is head.weight)
+        head.cpu_linear = next(partners).cpu_linear
 
 
 WeightTransferEngineFactory.register_engine(BACKEND, AgentrlWeightTransferEngine)
