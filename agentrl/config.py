@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_serializer, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, model_serializer, model_validator
 
 from agentrl import plugins
 from agentrl.config_servers import ChatConfig, EngineConfig, Section, SyncConfig
@@ -75,6 +75,41 @@ class ModelConfig(Section):
     """Reads the model's tool calls; auto: the one that reads what the chat template writes. See docs/tool-calls.md."""
     cache_dir: str | None = None
     """Where made models are kept; None: ~/.cache/agentrl."""
+
+
+class SourceConfig(Section):
+    """Where the groups of a step come from."""
+
+    name: Literal["live", "replay"] = "live"
+    """live: they are played for it. replay: they are stored groups of other runs in the same database, sampled by other
+    weights (off-policy), and no engine is started; see docs/replay.md."""
+    runs: Annotated[list[str], BeforeValidator(lambda runs: [runs] if isinstance(runs, str) else runs)] = []
+    """replay: the runs, by id or folder name, in this order; a single one needs no brackets."""
+    batches: Literal["recorded", "planned"] = "recorded"
+    """replay: recorded: a step gets what a step of theirs trained on. planned: algorithm.groups_per_step of their groups
+    in the order of their plans, also those that no step trained on."""
+    first_step: int = Field(0, ge=0)
+    """replay, recorded: the first of each run's steps, by its ordinal."""
+    last_step: int | None = Field(None, ge=0)
+    """replay, recorded: the last one, itself included; None: the run's last."""
+
+    @property
+    def is_live(self) -> bool:
+        """Are the groups played for the step that trains on them?"""
+        return self.name == "live"
+
+    @model_validator(mode="after")
+    def _own_keys(self) -> SourceConfig:
+        if self.is_live and self != SourceConfig.model_construct():
+            raise ValueError("source=live plays its groups: leave the other keys of source out, or say source=replay")
+        if not self.is_live and not self.runs:
+            raise ValueError("source=replay trains on what other runs stored: name them by source.runs=[RUN]")
+        if self.batches == "planned" and (self.first_step or self.last_step is not None):
+            raise ValueError(
+                "source.first_step and last_step choose among steps, source.batches=planned doesn't look at them: leave "
+                "one or the other out"
+            )
+        return self
 
 
 class AlgorithmConfig(Section):
@@ -152,7 +187,7 @@ class EvalConfig(Section):
 
     tasks: int = Field(300, ge=1)
     every: int = Field(0, ge=0)
-    """Steps between evaluations; 0: only before and after."""
+    """Steps between evaluations; 0: only before and after, and with source=replay none."""
     sampled: bool = True
     """Also measure with the training's sampling, beside greedy."""
     samples: int = Field(1, ge=1)
@@ -238,6 +273,7 @@ class RunConfig(Section):
     model: ModelConfig = ModelConfig()
     engine: EngineConfig = EngineConfig()
     sync: SyncConfig = SyncConfig()
+    source: SourceConfig = SourceConfig()
     rollout: RolloutConfig = RolloutConfig()
     limits: LimitsConfig = LimitsConfig()
     sampling: SamplingConfig = SamplingConfig()
@@ -258,6 +294,11 @@ class RunConfig(Section):
         """Only a chat endpoint has the model: there is no tokenizer here, so conversations stay text without ids."""
         return self.engine.api == "chat" and self.model.path == ModelConfig().path
 
+    @property
+    def is_played(self) -> bool:
+        """Is an engine asked for anything? A replay needs one only to be measured."""
+        return self.source.is_live or self.eval.every > 0
+
     @model_validator(mode="after")
     def _measurable(self) -> RunConfig:
         if self.is_hosted and self.limits.max_context_tokens is not None:
@@ -273,6 +314,15 @@ class RunConfig(Section):
             raise ValueError(
                 f"engine={self.engine.name} is in this process and takes weights by memory, while its replies wait: "
                 "leave sync.transport and sync.in_flight out, or choose engine=vllm"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _own_engine_keys(self) -> RunConfig:
+        if not self.is_played and self.engine != EngineConfig():
+            raise ValueError(
+                "source=replay starts no engine: leave the keys of engine out, or have the run measured on the way by "
+                "eval.every=N"
             )
         return self
 

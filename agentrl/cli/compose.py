@@ -25,7 +25,7 @@ from agentrl import plugins
 from agentrl.config import EnvSelection, RunConfig
 from agentrl.errors import ConfigError
 
-GROUPS = ("model", "engine")
+GROUPS = ("model", "engine", "source")
 
 
 def load_config(env: str, overrides: Sequence[str] = ()) -> RunConfig:
