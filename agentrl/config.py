@@ -83,11 +83,11 @@ class SourceConfig(Section):
     name: Literal["live", "replay"] = "live"
     """live: they are played for it. replay: they are stored groups of other runs in the same database, sampled by other
     weights (off-policy), and no engine is started; see docs/replay.md."""
-    runs: Annotated[list[str], BeforeValidator(lambda runs: [runs] if isinstance(runs, str) else runs)] = []
+    runs: Annotated[list[str], BeforeValidator(lambda runs: [runs] if isinstance(runs, str) else runs)] = Field([])
     """replay: the runs, by id or folder name, in this order; a single one needs no brackets."""
     batches: Literal["recorded", "planned"] = "recorded"
-    """replay: recorded: a step gets what a step of theirs trained on. planned: algorithm.groups_per_step of their groups
-    in the order of their plans, also those that no step trained on."""
+    """replay: recorded: a step gets what a step of theirs trained on. planned: algorithm.groups_per_step of their
+    groups in the order of their plans, also those that no step trained on."""
     first_step: int = Field(0, ge=0)
     """replay, recorded: the first of each run's steps, by its ordinal."""
     last_step: int | None = Field(None, ge=0)
@@ -106,8 +106,8 @@ class SourceConfig(Section):
             raise ValueError("source=replay trains on what other runs stored: name them by source.runs=[RUN]")
         if self.batches == "planned" and (self.first_step or self.last_step is not None):
             raise ValueError(
-                "source.first_step and last_step choose among steps, source.batches=planned doesn't look at them: leave "
-                "one or the other out"
+                "source.first_step and last_step choose among steps, and source.batches=planned doesn't look at them: "
+                "leave one or the other out"
             )
         return self
 

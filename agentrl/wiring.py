@@ -6,7 +6,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ from agentrl.rollout.samplers import ChatSampler, EngineSampler, ReplySampler, S
 from agentrl.rollout.unrendered import Unrendered
 from agentrl.run_folder import Run
 from agentrl.servers import Engine, Engines, open_chat, open_engines
+from agentrl.source import StoredGroups, stored_groups
 from agentrl.sync.base import Canary, PublishReport, WeightSync
 from agentrl.sync.choose import choose_transport, make_transport
 from agentrl.sync.memory import MemorySync
@@ -111,6 +112,8 @@ class Player:
     """Failed tries of requests by kind, also those that a later try made good."""
     engines: Engines | None = None
     """None: a chat endpoint, or nobody, is asked."""
+    stored: StoredGroups | None = None
+    """What is trained on, where it isn't played; see `agentrl.source`."""
     policy: Policy | None = None
     trainer: Trainer | None = None
     sync: WeightSync[Any] = field(default_factory=MemorySync)
@@ -215,20 +218,42 @@ async def open_hosted(run: Run, model: Path | None) -> AsyncIterator[Player]:
 
 @asynccontextmanager
 async def open_learner(run: Run, model: Path) -> AsyncIterator[Player]:
-    """A player with a policy and its trainer; the engine holds its own copy of the weights."""
-    async with open_player(run, model) as player:
-        assert player.engines is not None
-        with open_policy(run.config.train, model) as policy:
-            check_positions(run.config, policy, player.window)
-            player.policy, player.trainer = policy, Trainer(policy, run.config.train, run.config.algorithm)
-            engines = player.engines.engines
-            player.sync = open_sync(run, engines[0])
-            player.sync.connect(policy.model, engines)
-            try:
+    """A player with a policy and its trainer; an engine, where there is one, holds its own copy of the weights."""
+    config = run.config
+    async with open_player(run, model) if config.is_played else open_idle(run, model) as player:
+        if not config.source.is_live:
+            assert isinstance(player.renderer, Renderer)
+            player.stored = stored_groups(run, player.renderer)
+        with open_policy(config.train, model) as policy:
+            player.policy, player.trainer = policy, Trainer(policy, config.train, config.algorithm)
+            player.trainer.watches_mismatch = config.source.is_live
+            with connected(player):
                 async with watched(policy.ranks.failure):
                     yield player
-            finally:
-                player.sync.close()
+
+
+@asynccontextmanager
+async def open_idle(run: Run, model: Path) -> AsyncIterator[Player]:
+    """Nobody plays: what is learnt from is stored."""
+    yield Player(run=run, renderer=await load_renderer(run, model), window=0)
+
+
+@contextmanager
+def connected(player: Player) -> Iterator[None]:
+    """The engines, where there are any, take their weights from the policy."""
+    policy, _ = player.learner
+    if player.engines is None:
+        player.window = policy.max_positions
+        yield
+        return
+    check_positions(player.run.config, policy, player.window)
+    engines = player.engines.engines
+    player.sync = open_sync(player.run, engines[0])
+    player.sync.connect(policy.model, engines)
+    try:
+        yield
+    finally:
+        player.sync.close()
 
 
 def open_sync(run: Run, engine: Engine) -> WeightSync[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Subquery, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, CompoundSelect, Connection, Subquery, and_, case, func, select, union
 
 from agentrl.store.records import ClaimState, GroupFacts, StepState
 from agentrl.store.tables import Claims, Grades, Groups, Steps, Tasks, Trajectories, Turns
@@ -15,14 +15,15 @@ _COUNTED = [reason.value for reason in StopReason if reason.ending.in_baseline]
 
 def group_facts(connection: Connection, run: str) -> list[GroupFacts]:
     """The groups that a run planned or trained on: by step and place in it, then those without a step by ordinal."""
-    used, samples = _used(run), _samples()
+    used, wanted = _used(run), _wanted(run)
+    samples = _samples(wanted)
     query = (
         select(Groups.id, Groups.ordinal, Groups.purpose, Groups.state, Tasks.env, used.c.step, used.c.claim)
         .add_columns(_number(samples.c.is_measured), _number(samples.c.is_from_engine))
         .join(Tasks, Tasks.identity == Groups.task)
         .outerjoin(used, used.c.group_id == Groups.id)
         .outerjoin(samples, samples.c.group_id == Groups.id)
-        .where(or_(Groups.run_id == run, used.c.claim.is_not(None)))
+        .where(Groups.id.in_(wanted))
         .group_by(Groups.id, Tasks.env, used.c.step, used.c.claim)
     )
     records = [tuple(record) for record in connection.execute(query)]
@@ -35,6 +36,11 @@ def claimed(connection: Connection, run: str, step: int) -> list[str]:
     return list(connection.scalars(query))
 
 
+def _wanted(run: str) -> CompoundSelect[str]:
+    """Ids of the groups that the run planned or claimed."""
+    return union(select(Groups.id).where(Groups.run_id == run), select(Claims.group_id).where(Claims.run_id == run))
+
+
 def _used(run: str) -> Subquery:
     """(group_id, step, claim) of the groups that surviving steps of the run trained on."""
     of_step = and_(Steps.run_id == Claims.run_id, Steps.id == Claims.step_id)
@@ -43,11 +49,12 @@ def _used(run: str) -> Subquery:
     return query.where(Claims.run_id == run, *done).subquery()
 
 
-def _samples() -> Subquery:
-    """(group_id, is_measured, is_from_engine) of each sample's final attempt."""
+def _samples(groups: CompoundSelect[str]) -> Subquery:
+    """(group_id, is_measured, is_from_engine) of the final attempt at each sample of `groups`."""
     order = Trajectories.reissue.desc(), Trajectories.attempt.desc()
     place = func.row_number().over(partition_by=(Trajectories.group_id, Trajectories.sample), order_by=order)
-    attempts = select(Trajectories.id, Trajectories.group_id, Trajectories.stop_reason, place.label("place")).subquery()
+    columns = Trajectories.id, Trajectories.group_id, Trajectories.stop_reason, place.label("place")
+    attempts = select(*columns).where(Trajectories.group_id.in_(groups)).subquery()
     reward = (
         select(Grades.reward).where(Grades.trajectory_id == attempts.c.id).order_by(Grades.id.desc()).limit(1)
     ).scalar_subquery()
@@ -57,8 +64,8 @@ def _samples() -> Subquery:
         .exists()
     )
     is_measured = and_(attempts.c.stop_reason.in_(_COUNTED), reward.is_not(None))
-    columns = is_measured.label("is_measured"), has_logprobs.label("is_from_engine")
-    return select(attempts.c.group_id, *columns).where(attempts.c.place == 1).subquery()
+    found = is_measured.label("is_measured"), has_logprobs.label("is_from_engine")
+    return select(attempts.c.group_id, *found).where(attempts.c.place == 1).subquery()
 
 
 def _number(condition: ColumnElement[bool]) -> ColumnElement[int]:
