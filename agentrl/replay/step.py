@@ -126,7 +126,7 @@ def recompute(store: Store, plan: Plan) -> list[Comparison]:
         if checkpoint.is_checkpoint(plan.start):
             checkpoint.load(plan.start, trainer)
         for step in (*plan.between, plan.target):
-            stored = _in_order(store, plan.run, store.rows_of(plan.run.id, step.id))
+            stored = _in_order(store, plan.run, step, store.rows_of(plan.run.id, step.id))
             report = _compute(store, plan.run, trainer, step, stored)
             if step is plan.target:
                 found += _compare(step, stored, report)
@@ -144,7 +144,7 @@ def _trainer(run: RunRecord, policy: Policy) -> Trainer:
     return Trainer(policy, config, AlgorithmConfig.model_validate(algorithm))
 
 
-def _in_order(store: Store, run: RunRecord, stored: list[StepRow]) -> list[StepRow]:
+def _in_order(store: Store, run: RunRecord, step: StepRecord, stored: list[StepRow]) -> list[StepRow]:
     """As the step was given them, which decides how Rows of equal length are packed: by group, sample and turn.
 
     Imitation draws its Rows singly; there they are in the order of their places.
@@ -152,12 +152,11 @@ def _in_order(store: Store, run: RunRecord, stored: list[StepRow]) -> list[StepR
     if run.config["command"] == "sft":
         return stored
     trajectories = {id: store.load_trajectory(id) for id in {row.trajectory for row in stored}}
-    groups = {its.group for its in trajectories.values() if its.group is not None}
-    ordinals = {group: store.load_group(group).ordinal for group in groups}
+    places = {group: place for place, group in enumerate(store.groups_of(run.id, step.id))}
 
     def place(row: StepRow) -> tuple[int, int, int]:
         trajectory = trajectories[row.trajectory]
-        return ordinals.get(trajectory.group or "", -1), trajectory.sample, row.end_turn
+        return places[trajectory.group or ""], trajectory.sample, row.end_turn
 
     return sorted(stored, key=place)
 
