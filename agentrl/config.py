@@ -10,7 +10,16 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from agentrl import plugins
 from agentrl.config_servers import ChatConfig, EngineConfig, Section, SyncConfig
@@ -328,9 +337,13 @@ class RunConfig(Section):
 
     @classmethod
     def of_stored(cls, stored: dict[str, Any], database: str) -> RunConfig:
-        """The config in a run's record, which was found in `database`, without what else is kept there."""
+        """The config in a run's record, which was found in `database`, without what else is kept there.
+
+        Raises ValidationError where another version of agentrl, or of the environment, wrote it in another way.
+        """
         config = {name: value for name, value in stored.items() if name not in ("command", "model_folder", "template")}
-        config |= {"store": config["store"] | {"url": database}, "engine": _engine_of_today(config["engine"])}
+        config["store"] = config.get("store", {}) | {"url": database}
+        config["engine"] = _engine_of_today(config.get("engine", {}))
         return cls.model_validate(config)
 
     @property
@@ -353,6 +366,16 @@ class RunConfig(Section):
         found = [password for url in urls for _, password in PASSWORD.findall(url) if password]
         keys = [os.environ.get(server.key_env) for server in (self.engine, self.chat) if server.key_env]
         return [*found, *(key for key in keys if key)]
+
+
+def fault_text(error: ValidationError) -> str:
+    """The first fault of a failed validation: key, value, what is expected."""
+    fault = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in fault["loc"] if part != "options")
+    message = fault["msg"].removeprefix("Value error, ")
+    if not key:
+        return message
+    return f"{key}={fault['input']!r}: {message}" if not isinstance(fault["input"], dict) else f"{key}: {message}"
 
 
 def _engine_of_today(stored: dict[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from yaml import YAMLError
 
 from agentrl import plugins
-from agentrl.config import EnvSelection, RunConfig
+from agentrl.config import EnvSelection, RunConfig, fault_text
 from agentrl.errors import ConfigError
 
 GROUPS = ("model", "engine", "source")
@@ -39,7 +39,7 @@ def load_config(env: str, overrides: Sequence[str] = ()) -> RunConfig:
     try:
         return RunConfig.model_validate(composed)
     except ValidationError as error:
-        raise ConfigError(_one_line(error, composed)) from None
+        raise ConfigError(fault_text(error)) from None
 
 
 def split_env(overrides: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -54,7 +54,7 @@ def _schema(env: str) -> dict[str, Any]:
     try:
         selection = EnvSelection(name=env, options=options())
     except ValidationError as error:
-        raise ConfigError(f"environment {env!r}: each option needs a default; {_one_line(error, {})}") from None
+        raise ConfigError(f"environment {env!r}: each option needs a default; {fault_text(error)}") from None
     return RunConfig(env=selection).model_dump(mode="json")
 
 
@@ -166,16 +166,6 @@ def _nearest(key: str, known: list[str]) -> str:
         return alike + 0.23 * difflib.SequenceMatcher(None, section, its_section).ratio()
 
     return max(known, key=likeness)
-
-
-def _one_line(error: ValidationError, values: Any) -> str:
-    """The first fault of a failed validation: key, value, what is expected."""
-    fault = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in fault["loc"] if part != "options")
-    message = fault["msg"].removeprefix("Value error, ")
-    if not key:
-        return message
-    return f"{key}={fault['input']!r}: {message}" if not isinstance(fault["input"], dict) else f"{key}: {message}"
 
 
 def _first_line(error: Exception) -> str:

@@ -7,7 +7,7 @@ import json
 import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agentrl.cli.common import add_db_argument, existing_database
 from agentrl.cli.display import number

@@ -20,6 +20,7 @@ from typing import Any
 
 from agentrl.config import AlgorithmConfig, SftConfig, TrainConfig
 from agentrl.errors import ModelError, ReplayError
+from agentrl.replay.recorded import fitting
 from agentrl.replay.rows import rebuild
 from agentrl.store.records import NO_BATCH, RunRecord, StepRecord, StepRow, StepState
 from agentrl.store.store import Store
@@ -119,7 +120,9 @@ def recompute(store: Store, plan: Plan) -> list[Comparison]:
     """
     hashes = {version.id: version.weights_hash for version in store.versions(plan.run.id)}
     found: list[Comparison] = []
-    with open_policy(TrainConfig.model_validate(plan.run.config["train"]), plan.start) as policy:
+    with fitting(plan.run):
+        config = TrainConfig.model_validate(plan.run.config["train"])
+    with open_policy(config, plan.start) as policy:
         if policy.weights_hash() != hashes[plan.version]:
             raise ModelError(f"{plan.start} doesn't hold version {plan.version} of {plan.run.id}: it was changed since")
         trainer = _trainer(plan.run, policy)
@@ -137,11 +140,11 @@ def recompute(store: Store, plan: Plan) -> list[Comparison]:
 
 
 def _trainer(run: RunRecord, policy: Policy) -> Trainer:
-    train, algorithm = run.config["train"], run.config["algorithm"]
-    config = TrainConfig.model_validate(train)
-    if run.config["command"] == "sft":
-        config = SftConfig.model_validate(run.config["sft"]).train_config(config)
-    return Trainer(policy, config, AlgorithmConfig.model_validate(algorithm))
+    with fitting(run):
+        config = TrainConfig.model_validate(run.config["train"])
+        if run.config["command"] == "sft":
+            config = SftConfig.model_validate(run.config["sft"]).train_config(config)
+        return Trainer(policy, config, AlgorithmConfig.model_validate(run.config["algorithm"]))
 
 
 def _in_order(store: Store, run: RunRecord, step: StepRecord, stored: list[StepRow]) -> list[StepRow]:
