@@ -7,6 +7,7 @@ one line that names the key and the nearest right one (exit code 2).
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from typing import Any
@@ -31,6 +32,7 @@ GROUPS = ("model", "engine", "source")
 def load_config(env: str, overrides: Sequence[str] = ()) -> RunConfig:
     """The config of environment `env` with `key=value` overrides. Raises ConfigError."""
     schema = _schema(env)
+    overrides = list(map(_with_runs_quoted, overrides))
     parsed = _parse(overrides)
     for override in parsed:
         _check_key(override, schema)
@@ -56,6 +58,14 @@ def _schema(env: str) -> dict[str, Any]:
     except ValidationError as error:
         raise ConfigError(f"environment {env!r}: each option needs a default; {fault_text(error)}") from None
     return RunConfig(env=selection).model_dump(mode="json")
+
+
+def _with_runs_quoted(override: str) -> str:
+    """Hydra would read a run's id such as 12345678e901 as a number."""
+    key, _, value = override.partition("=")
+    if key != "source.runs" or re.search(r"['\"]", value):
+        return override
+    return f"{key}=" + re.sub(r"[^\[\],\s]+", r"'\g<0>'", value)
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
