@@ -102,16 +102,11 @@ class SourceConfig(Section):
     last_step: int | None = Field(None, ge=0)
     """replay, recorded: the last one, itself included; None: the run's last."""
 
-    @property
-    def is_live(self) -> bool:
-        """Are the groups played for the step that trains on them?"""
-        return self.name == "live"
-
     @model_validator(mode="after")
     def _own_keys(self) -> SourceConfig:
-        if self.is_live and self != SourceConfig.model_construct():
+        if self.name == "live" and self != SourceConfig.model_construct():
             raise ValueError("source=live plays its groups: leave the other keys of source out, or say source=replay")
-        if not self.is_live and not self.runs:
+        if self.name == "replay" and not self.runs:
             raise ValueError("source=replay trains on what other runs stored: name them by source.runs=[RUN]")
         if self.batches == "planned" and (self.first_step or self.last_step is not None):
             raise ValueError(
@@ -306,7 +301,7 @@ class RunConfig(Section):
     @property
     def is_played(self) -> bool:
         """Is an engine asked for anything? A replay needs one only to be measured."""
-        return self.source.is_live or self.eval.every > 0
+        return self.source.name == "live" or self.eval.every > 0
 
     @model_validator(mode="after")
     def _measurable(self) -> RunConfig:

@@ -102,7 +102,7 @@ async def train_from(player: Player, before: Sequence[EvalResult]) -> Summary:
 async def take_steps(player: Player, before: Sequence[EvalResult]) -> None:
     """One step after another, with the measures and checkpoints that are due between them."""
     config = player.run.config
-    async with aclosing(played(player) if config.source.is_live else replayed(player)) as source:
+    async with aclosing(played(player) if config.source.name == "live" else replayed(player)) as source:
         while player.steps_done < config.train.steps:
             is_due = _is_due(player.steps_done, config.eval.every)
             held_out = await evaluate(player, ordinal=player.steps_done) if is_due else []
@@ -170,7 +170,7 @@ async def step(player: Player, ordinal: int, source: Source) -> None:
     """Take groups, learn, publish; one record in the store and one in the metrics."""
     run = player.run
     seconds: dict[str, float] = {}
-    with phase(seconds, "rollout" if run.config.source.is_live else "load"):
+    with phase(seconds, "rollout" if run.config.source.name == "live" else "load"):
         groups, measured = await anext(source)
     with phase(seconds, "train"):
         metrics, probe = await learn(player, ordinal, groups, measured)
@@ -197,8 +197,9 @@ async def played(player: Player) -> Source:
 async def replayed(player: Player) -> Source:
     """Each step's groups, stored by other runs and sampled by whatever weights those had (`source=replay`)."""
     assert player.stored is not None
+    policy, _ = player.learner
     while True:
-        yield player.stored.load(player.run.store, player.steps_done, player.window), {}
+        yield player.stored.load(player.run.store, player.steps_done, policy.max_positions), {}
 
 
 async def collect(
@@ -239,7 +240,7 @@ async def learn(
     )
     probe = Probe.of(policy, usable) if player.engines else None
     mismatch = await uninterrupted(asyncio.to_thread(trainer.score, rows))
-    if run.config.source.is_live:  # else other weights sampled, and the mismatch is more than noise
+    if run.config.source.name == "live":  # else other weights sampled, and the mismatch is more than noise
         player.noise = np.nanmax([player.noise, mismatch["mismatch_logprob_max"]])
     measured = measured | advantages.metrics() | mismatch | {"num_dropped_groups": len(groups) - len(usable)}
     measured |= {"num_row_tokens": sum(len(row.ids) for row in rows if row.live)}

@@ -57,8 +57,9 @@ class StoredGroups:
 
 def check_source(config: RunConfig) -> None:
     """Before anything heavy starts. Raises ConfigError where there is nothing to play, or not enough stored."""
-    check_tasks(config, *(["train"] if config.source.is_live else []), *(["held_out"] if config.is_played else []))
-    if config.source.is_live:
+    is_live = config.source.name == "live"
+    check_tasks(config, *(["train"] if is_live else []), *(["held_out"] if config.is_played else []))
+    if is_live:
         return
     if "://" not in config.database and not Path(config.database).is_file():
         raise ConfigError(f"source.runs: no database {config.database}; name the one of these runs by store.url")

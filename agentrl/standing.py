@@ -29,11 +29,11 @@ async def register(player: Player) -> None:
     """Version 0 of the run: the weights that it starts from, with their parent where this store knows it."""
     run, config = player.run, player.run.config
     is_ours = config.model.path == tiny.NAME and not config.is_hosted and run.command != "sft"
-    origin = tiny.origin(tiny_folder(config)) if is_ours else None
-    known = {record.id for record in run.store.runs()}
+    origin = tiny.origin(tiny_folder(config)) if is_ours else checkpoint.origin(config.model.path)
+    known = [] if origin is None else [(origin[0], version.id) for version in run.store.versions(origin[0])]
     player.version = await run.store.add_version(
         run.id,
-        parent=origin if origin and origin[0] in known else None,
+        parent=origin if origin in known else None,
         step=None,
         weights_hash=player.weights_hash(),
         ordinal=0,

@@ -51,7 +51,7 @@ MAX_PROBE_TOKENS = 64
 """Of a reply that are scored, but never its last one: a reply may fill the window, and an engine that scores ids needs
 room for one more."""
 UNKNOWN_WINDOW = 2**31
-"""Tokens: of its window a chat endpoint says nothing until a conversation is longer."""
+"""Tokens: of its window a chat endpoint says nothing until a conversation is longer. Or there is no engine."""
 T = TypeVar("T")
 
 
@@ -221,12 +221,12 @@ async def open_learner(run: Run, model: Path) -> AsyncIterator[Player]:
     """A player with a policy and its trainer; an engine, where there is one, holds its own copy of the weights."""
     config = run.config
     async with open_player(run, model) if config.is_played else open_idle(run, model) as player:
-        if not config.source.is_live:
+        if config.source.name == "replay":
             assert isinstance(player.renderer, Renderer)
             player.stored = stored_groups(run, player.renderer)
         with open_policy(config.train, model) as policy:
             player.policy, player.trainer = policy, Trainer(policy, config.train, config.algorithm)
-            player.trainer.watches_mismatch = config.source.is_live
+            player.trainer.watches_mismatch = config.source.name == "live"
             with connected(player):
                 async with watched(policy.ranks.failure):
                     yield player
@@ -235,7 +235,7 @@ async def open_learner(run: Run, model: Path) -> AsyncIterator[Player]:
 @asynccontextmanager
 async def open_idle(run: Run, model: Path) -> AsyncIterator[Player]:
     """Nobody plays: what is learnt from is stored."""
-    yield Player(run=run, renderer=await load_renderer(run, model), window=0)
+    yield Player(run=run, renderer=await load_renderer(run, model), window=UNKNOWN_WINDOW)
 
 
 @contextmanager
@@ -243,7 +243,6 @@ def connected(player: Player) -> Iterator[None]:
     """The engines, where there are any, take their weights from the policy."""
     policy, _ = player.learner
     if player.engines is None:
-        player.window = policy.max_positions
         yield
         return
     check_positions(player.run.config, policy, player.window)

@@ -157,6 +157,19 @@ async def test_two_algorithms_on_the_same_groups(lived: Lived, capsys: pytest.Ca
     assert told.count("staleness none: no earlier version of these weights sampled it") == 2
 
 
+async def test_from_a_checkpoint_on_staleness_counts_along_the_line_of_both_runs(lived: Lived) -> None:
+    """Sampled by the live run's versions 1 and 2; the replay's version 0 is the live run's version 3."""
+    with Store.open(lived.database) as store:
+        checkpoints = Path(store.find_run("lived").folder) / "checkpoints"
+    model = f"model.path={checkpoints / 'step-3'}"
+    summary = await train(lived.replay("name=on", "source.first_step=1", "train.steps=2", model), Silent())
+    with Store.open(lived.database) as store:
+        rows = [store.rows_of(summary.run, step)[0] for step in (0, 1)]
+        uses = [use for row in rows for use in store.steps_of(row.trajectory) if use.run == summary.run]
+        assert [(use.version_before, use.staleness) for use in uses] == [(0, 2), (1, 2)]
+        assert store.versions(summary.run)[0].parent == (store.find_run("lived").id, 3)
+
+
 # ------------------------------------------------------------------------------------------------ stopped, resumed
 
 
