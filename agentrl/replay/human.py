@@ -56,12 +56,7 @@ class HumanSampler:
 
         Past `sys.stdin`, whose lock a thread that still waits when the process ends would hold for ever.
         """
-        while b"\n" not in self._typed:
-            if not (more := os.read(sys.stdin.fileno(), 4096)):
-                line, self._typed = self._typed, b""
-                break
+        while b"\n" not in self._typed and (more := os.read(sys.stdin.fileno(), 4096)):
             self._typed += more
-        else:
-            line, end, self._typed = self._typed.partition(b"\n")
-            line += end
-        return line.decode("utf-8", "surrogateescape")
+        line, end, self._typed = self._typed.partition(b"\n")
+        return (line + end).decode("utf-8", "surrogateescape")
