@@ -30,6 +30,7 @@ from agentrl.errors import TrainingError
 from agentrl.evaluation import EvalResult, summarize
 from agentrl.interrupts import uninterrupted
 from agentrl.place import at
+from agentrl.probe import Probe
 from agentrl.progress import Summary, Watcher, phase, rollout_metrics
 from agentrl.rollout.meter import metered
 from agentrl.rollout.pool import RolloutPool
@@ -44,7 +45,6 @@ from agentrl.train.trainer import Trainer
 from agentrl.types import Group, GroupState, Purpose, Task, derive_seed
 from agentrl.wiring import (
     Player,
-    Probe,
     check_trainable,
     demonstrator_sampler,
     devices_of,

@@ -38,7 +38,7 @@ from agentrl.train.devices import choose_devices
 from agentrl.train.policy import Policy
 from agentrl.train.pretrained import local_folder
 from agentrl.train.trainer import Trainer
-from agentrl.types import Group, Task, derive_seed
+from agentrl.types import Task, derive_seed
 from agentrl.urls import hide_passwords
 
 MakeSampler = Callable[[Environment, Task], ReplySampler]
@@ -47,55 +47,9 @@ NOISE_FLOOR = 1e-6
 CANARY_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.3}
 """Nats by which an engine may differ from the trainer on the canary, by train.dtype: in bfloat16 a logit of 32 is exact
 to 1/8 only, and the engine may compute in another type."""
-MAX_PROBE_TOKENS = 64
-"""Of a reply that are scored, but never its last one: a reply may fill the window, and an engine that scores ids needs
-room for one more."""
 UNKNOWN_WINDOW = 2**31
 """Tokens: of its window a chat endpoint says nothing until a conversation is longer. Or there is no engine."""
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class Probe:
-    """A continuation that the trainer scored before an update, so that it can tell old weights from new."""
-
-    policy: Policy
-    prompt_ids: list[int]
-    forced_ids: list[int]
-    previous: list[float] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.previous = self.score()
-
-    @classmethod
-    def of(cls, policy: Policy, groups: Sequence[Group]) -> Probe | None:
-        """The first sampled reply of a step's groups of more than one id; None where nothing was sampled."""
-        replies = [
-            (sample.trajectory.context(turn.index), turn.sampled_ids)
-            for group in groups
-            for sample in group.samples
-            for turn in sample.trajectory.turns_of()[:1]
-            if turn.sampled_ids
-        ]
-        if not replies:
-            return None
-        context, sampled = next((reply for reply in replies if len(reply[1]) > 1), replies[0])
-        return cls(policy, context, sampled[:-1][:MAX_PROBE_TOKENS] or sampled)
-
-    def canary(self, noise: float) -> Canary:
-        """What an engine must say of it now. `noise`: see Canary."""
-        return Canary(
-            prompt_ids=self.prompt_ids,
-            forced_ids=self.forced_ids,
-            expected=self.score(),
-            previous=self.previous,
-            noise=noise,
-        )
-
-    def score(self) -> list[float]:
-        """Logprobs (temperature 1) of forced_ids by the trainer's weights of now."""
-        ids = self.prompt_ids + self.forced_ids
-        return self.policy.logprobs(ids, range(len(self.prompt_ids), len(ids)))
 
 
 @dataclass(kw_only=True, slots=True)
