@@ -8,9 +8,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from agentrl import plugins
 from agentrl.config_sandbox import SandboxConfig
@@ -76,6 +85,36 @@ class ModelConfig(Section):
     """Reads the model's tool calls; auto: the one that reads what the chat template writes. See docs/tool-calls.md."""
     cache_dir: str | None = None
     """Where made models are kept; None: ~/.cache/agentrl."""
+
+
+class SourceConfig(Section):
+    """Where the groups of a step come from."""
+
+    name: Literal["live", "replay"] = "live"
+    """live: they are played for it. replay: they are stored groups of other runs in the same database, sampled by other
+    weights (off-policy), and no engine is started; see docs/replay.md."""
+    runs: Annotated[list[str], BeforeValidator(lambda runs: [runs] if isinstance(runs, str) else runs)] = Field([])
+    """replay: the runs, by id or folder name, in this order; a single one needs no brackets."""
+    batches: Literal["recorded", "planned"] = "recorded"
+    """replay: recorded: a step gets what a step of theirs trained on. planned: algorithm.groups_per_step of their
+    groups in the order of their plans, also those that no step trained on."""
+    first_step: int = Field(0, ge=0)
+    """replay, recorded: the first of each run's steps, by its ordinal."""
+    last_step: int | None = Field(None, ge=0)
+    """replay, recorded: the last one, itself included; None: the run's last."""
+
+    @model_validator(mode="after")
+    def _own_keys(self) -> SourceConfig:
+        if self.name == "live" and self != SourceConfig.model_construct():
+            raise ValueError("source=live plays its groups: leave the other keys of source out, or say source=replay")
+        if self.name == "replay" and not self.runs:
+            raise ValueError("source=replay trains on what other runs stored: name them by source.runs=[RUN]")
+        if self.batches == "planned" and (self.first_step or self.last_step is not None):
+            raise ValueError(
+                "source.first_step and last_step choose among steps, and source.batches=planned doesn't look at them: "
+                "leave one or the other out"
+            )
+        return self
 
 
 class AlgorithmConfig(Section):
@@ -153,7 +192,7 @@ class EvalConfig(Section):
 
     tasks: int = Field(300, ge=1)
     every: int = Field(0, ge=0)
-    """Steps between evaluations; 0: only before and after."""
+    """Steps between evaluations; 0: only before and after, and with source=replay none."""
     sampled: bool = True
     """Also measure with the training's sampling, beside greedy."""
     samples: int = Field(1, ge=1)
@@ -239,6 +278,7 @@ class RunConfig(Section):
     model: ModelConfig = ModelConfig()
     engine: EngineConfig = EngineConfig()
     sync: SyncConfig = SyncConfig()
+    source: SourceConfig = SourceConfig()
     rollout: RolloutConfig = RolloutConfig()
     limits: LimitsConfig = LimitsConfig()
     sampling: SamplingConfig = SamplingConfig()
@@ -260,6 +300,11 @@ class RunConfig(Section):
         """Only a chat endpoint has the model: there is no tokenizer here, so conversations stay text without ids."""
         return self.engine.api == "chat" and self.model.path == ModelConfig().path
 
+    @property
+    def is_played(self) -> bool:
+        """Is an engine asked for anything? A replay needs one only to be measured."""
+        return self.source.name == "live" or self.eval.every > 0
+
     @model_validator(mode="after")
     def _measurable(self) -> RunConfig:
         if self.is_hosted and self.limits.max_context_tokens is not None:
@@ -278,11 +323,24 @@ class RunConfig(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _own_engine_keys(self) -> RunConfig:
+        if not self.is_played and self.engine != EngineConfig():
+            raise ValueError(
+                "source=replay starts no engine: leave the keys of engine out, or have the run measured on the way by "
+                "eval.every=N"
+            )
+        return self
+
     @classmethod
     def of_stored(cls, stored: dict[str, Any], database: str) -> RunConfig:
-        """The config in a run's record, which was found in `database`, without what else is kept there."""
+        """The config in a run's record, which was found in `database`, without what else is kept there.
+
+        Raises ValidationError where another version of agentrl, or of the environment, wrote it in another way.
+        """
         config = {name: value for name, value in stored.items() if name not in ("command", "model_folder", "template")}
-        config |= {"store": config["store"] | {"url": database}, "engine": _engine_of_today(config["engine"])}
+        config["store"] = config.get("store", {}) | {"url": database}
+        config["engine"] = _engine_of_today(config.get("engine", {}))
         return cls.model_validate(config)
 
     @property
@@ -305,6 +363,16 @@ class RunConfig(Section):
         found = [password for url in urls for _, password in PASSWORD.findall(url) if password]
         keys = [os.environ.get(server.key_env) for server in (self.engine, self.chat) if server.key_env]
         return [*found, *(key for key in keys if key)]
+
+
+def fault_text(error: ValidationError) -> str:
+    """The first fault of a failed validation: key, value, what is expected."""
+    fault = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in fault["loc"] if part != "options")
+    message = fault["msg"].removeprefix("Value error, ")
+    if not key:
+        return message
+    return f"{key}={fault['input']!r}: {message}" if not isinstance(fault["input"], dict) else f"{key}: {message}"
 
 
 def _engine_of_today(stored: dict[str, Any]) -> dict[str, Any]:

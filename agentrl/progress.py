@@ -80,8 +80,8 @@ def num_duplicates(groups: Sequence[Group]) -> int:
     return count
 
 
-def rollout_metrics(groups: Sequence[Group], seconds: float) -> dict[str, Any]:
-    """What a step's rollouts were like. Counts trajectories, never Rows."""
+def rollout_metrics(groups: Sequence[Group], seconds: float | None) -> dict[str, Any]:
+    """What a step's rollouts were like. Counts trajectories, never Rows. `seconds` None: they were played earlier."""
     samples = [sample for group in groups for sample in group.samples]
     turns = [turn for sample in samples for turn in sample.trajectory.turns_of()]
     calls = Counter(str(call.status) for turn in turns for call in turn.tool_calls)
@@ -93,7 +93,7 @@ def rollout_metrics(groups: Sequence[Group], seconds: float) -> dict[str, Any]:
         "turn_tokens_max": max((len(turn.sampled_ids) for turn in turns if turn.trained), default=0),
         "duplicate_completions": num_duplicates(groups),
         "prefix_breaks": sum(sample.trajectory.num_prefix_breaks for sample in samples),
-        "tokens_per_s": num_sampled / seconds,
+        "tokens_per_s": math.nan if seconds is None else num_sampled / seconds,
         **outcome(samples),
         "tool_calls": dict(calls),
         "unmeasured_reasons": dict(Counter(s.grade.unmeasured for s in samples if s.grade and s.grade.unmeasured)),

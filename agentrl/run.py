@@ -2,6 +2,7 @@
 
     train:  base model ─▶ [ collect ─▶ learn ─▶ publish ] × steps ─▶ checkpoint, summary, curve
                             ▲ groups of rollouts │ Rows, advantages, update │ proved weights
+    replay:                 the groups are other runs', stored; nobody plays, nothing is published
     eval, rollout:          collect only
     sft:    scripted play through the same loop ─▶ imitate ─▶ checkpoint
 
@@ -12,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
 from copy import copy
 from itertools import islice
 from pathlib import Path
@@ -24,26 +26,25 @@ from torch import Tensor
 from agentrl.batch.advantages import assign_advantages
 from agentrl.batch.rows import Row, build_rows
 from agentrl.config import RunConfig
-from agentrl.errors import ConfigError, TrainingError
+from agentrl.errors import TrainingError
 from agentrl.evaluation import EvalResult, summarize
 from agentrl.interrupts import uninterrupted
 from agentrl.place import at
-from agentrl.progress import Summary, Watcher, phase, plain, rollout_metrics
+from agentrl.probe import Probe
+from agentrl.progress import Summary, Watcher, phase, rollout_metrics
 from agentrl.rollout.meter import metered
 from agentrl.rollout.pool import RolloutPool
 from agentrl.rollout.renderer import Renderer
 from agentrl.run_folder import Run, check_tasks, heartbeat, lease_seconds, open_run, reopen_run
-from agentrl.standing import check_unchanged, finish, register, restore, save, saved_when_stopped
-from agentrl.store.records import NO_BATCH, StepRow
+from agentrl.source import check_source
+from agentrl.standing import check_unchanged, finish, plan, record, register, restore, save, saved_when_stopped
 from agentrl.train import tiny
 from agentrl.train.gate import check_logprobs
 from agentrl.train.policy import Policy
-from agentrl.train.report import RowReport, StepReport
 from agentrl.train.trainer import Trainer
 from agentrl.types import Group, GroupState, Purpose, Task, derive_seed
 from agentrl.wiring import (
     Player,
-    Probe,
     check_trainable,
     demonstrator_sampler,
     devices_of,
@@ -58,13 +59,16 @@ from agentrl.wiring import (
     tiny_folder,
 )
 
+Source = AsyncGenerator[tuple[list[Group], dict[str, Any]], None]
+"""Gives the groups of one step after another, and what was measured while they were played."""
+
 # ---------------------------------------------------------------------------------------------------- commands
 
 
 async def train(config: RunConfig, watcher: Watcher) -> Summary:
     """Train; returns what summary.json holds."""
     check_trainable(config)
-    check_tasks(config, "train", "held_out")
+    check_source(config)
     base = await base_model(config, watcher)
     async with open_run(config, "train", watcher, base) as run, open_learner(run, base) as player:
         await register(player)
@@ -97,16 +101,15 @@ async def train_from(player: Player, before: Sequence[EvalResult]) -> Summary:
 
 async def take_steps(player: Player, before: Sequence[EvalResult]) -> None:
     """One step after another, with the measures and checkpoints that are due between them."""
-    run, config = player.run, player.run.config
-    size = config.algorithm.groups_per_step
-    tasks = islice(endless(run.tasks("train"), config.seed), player.steps_done * size, None)
-    while player.steps_done < config.train.steps:
-        is_due = _is_due(player.steps_done, config.eval.every)
-        held_out = await evaluate(player, ordinal=player.steps_done) if is_due else []
-        if _is_due(player.steps_done, config.train.checkpoint_every):
-            save(player, before, held_out)
-        with at(step=player.steps_done):
-            await step(player, player.steps_done, list(islice(tasks, size)))
+    config = player.run.config
+    async with aclosing(played(player) if config.source.name == "live" else replayed(player)) as source:
+        while player.steps_done < config.train.steps:
+            is_due = _is_due(player.steps_done, config.eval.every)
+            held_out = await evaluate(player, ordinal=player.steps_done) if is_due else []
+            if _is_due(player.steps_done, config.train.checkpoint_every):
+                save(player, before, held_out)
+            with at(step=player.steps_done):
+                await step(player, player.steps_done, source)
 
 
 async def evaluate_model(config: RunConfig, watcher: Watcher) -> Summary:
@@ -163,22 +166,40 @@ async def sft(config: RunConfig, watcher: Watcher) -> Summary:
 # ------------------------------------------------------------------------------------------------- the RL step
 
 
-async def step(player: Player, ordinal: int, tasks: Sequence[Task]) -> None:
-    """Collect, learn, publish; one record in the store and one in the metrics."""
-    run, config = player.run, player.run.config
+async def step(player: Player, ordinal: int, source: Source) -> None:
+    """Take groups, learn, publish; one record in the store and one in the metrics."""
+    run = player.run
     seconds: dict[str, float] = {}
-    assert player.engines is not None
-    with phase(seconds, "rollout"):
-        pool = player.pool(config.sampling)
-        async with metered(player.engines.fleet.clients) as engine:
-            groups = await collect(player, pool, tasks, purpose=Purpose.TRAIN, size=config.algorithm.group_size)
+    with phase(seconds, "rollout" if run.config.source.name == "live" else "load"):
+        groups, measured = await anext(source)
     with phase(seconds, "train"):
-        metrics, probe = await learn(player, ordinal, groups, {"engine": engine} if engine else {})
+        metrics, probe = await learn(player, ordinal, groups, measured)
     with phase(seconds, "sync"):
         metrics |= {} if probe is None else await publish(player, probe)
     run.add_seconds(seconds)
-    rollouts = rollout_metrics(groups, seconds["rollout"]) | {"engine_faults": player.take_engine_faults()}
+    rollouts = rollout_metrics(groups, seconds.get("rollout")) | {"engine_faults": player.take_engine_faults()}
     run.event("step", ordinal=ordinal, version=player.version, **metrics, **rollouts, seconds=seconds)
+
+
+async def played(player: Player) -> Source:
+    """Each step's groups, played for it by the weights in force."""
+    assert player.engines is not None
+    run, config = player.run, player.run.config
+    size = config.algorithm.groups_per_step
+    tasks = islice(endless(run.tasks("train"), config.seed), player.steps_done * size, None)
+    while True:
+        pool, batch = player.pool(config.sampling), list(islice(tasks, size))
+        async with metered(player.engines.fleet.clients) as engine:
+            groups = await collect(player, pool, batch, purpose=Purpose.TRAIN, size=config.algorithm.group_size)
+        yield groups, {"engine": engine} if engine else {}
+
+
+async def replayed(player: Player) -> Source:
+    """Each step's groups, stored by other runs and sampled by whatever weights those had (`source=replay`)."""
+    assert player.stored is not None
+    policy, _ = player.learner
+    while True:
+        yield player.stored.load(player.run.store, player.steps_done, policy.max_positions), {}
 
 
 async def collect(
@@ -195,28 +216,6 @@ async def collect(
         await pool.run([run.store.load_group(id) for id in unplayed], on_sample=lambda sample: run.watcher.advance())
     await asyncio.gather(*(queue.complete(lease) for lease in leases))
     return [run.store.load_group(id) for id in ids]
-
-
-async def plan(player: Player, tasks: Sequence[Task], purpose: Purpose, size: int) -> list[str]:
-    """The next groups in the plan, one per task: ids. A resumed run finds some that it planned before it stopped."""
-    run = player.run
-    ordinals = range(player.num_planned, player.num_planned + len(tasks))
-    known = run.store.queue.planned(run.id, ordinals) if player.is_resumed else {}
-    player.num_planned = ordinals.stop
-
-    async def group_at(ordinal: int, task: Task) -> str:
-        if ordinal not in known:
-            return await run.store.queue.plan(
-                run.id, task, purpose=purpose, ordinal=ordinal, size=size, version=player.version
-            )
-        if run.store.load_group(known[ordinal]).task.key != task.key:
-            raise ConfigError(
-                f"run {run.id} can't be resumed: task {ordinal} of its plan is another now. Environment "
-                f"{run.config.env.name!r} has changed; go back to the version that the run was started with"
-            )
-        return known[ordinal]
-
-    return list(await asyncio.gather(*map(group_at, ordinals, tasks)))
 
 
 async def learn(
@@ -239,13 +238,14 @@ async def learn(
         normalize_std=algorithm.normalize_std,
         shuffle_generator=shuffle if algorithm.shuffle_rewards else None,
     )
-    probe = Probe.of(policy, usable)
+    probe = Probe.of(policy, usable) if player.engines else None
     mismatch = await uninterrupted(asyncio.to_thread(trainer.score, rows))
-    player.noise = np.nanmax([player.noise, mismatch["mismatch_logprob_max"]])
+    if run.config.source.name == "live":  # else other weights sampled, and the mismatch is more than noise
+        player.noise = np.nanmax([player.noise, mismatch["mismatch_logprob_max"]])
     measured = measured | advantages.metrics() | mismatch | {"num_dropped_groups": len(groups) - len(usable)}
     measured |= {"num_row_tokens": sum(len(row.ids) for row in rows if row.live)}
     metrics = await uninterrupted(update(player, step_id, ordinal, rows, measured))
-    await asyncio.gather(*(store.queue.archive(group.id) for group in usable))
+    await asyncio.gather(*(store.queue.archive(group.id) for group in usable if group.run == run.id))
     return metrics, probe if metrics["num_updates"] else None
 
 
@@ -258,22 +258,6 @@ async def update(
     await record(player, step_id, ordinal, rows, report, metrics)
     player.steps_done, player.num_planned_before = ordinal + 1, player.num_planned
     return metrics
-
-
-async def record(
-    player: Player, step_id: int, ordinal: int, rows: Sequence[Row], report: StepReport, metrics: dict[str, Any]
-) -> None:
-    """Write the step's Rows and metrics, and the version that it made; a step without an update makes none."""
-    run, (policy, _) = player.run, player.learner
-    before, after = player.version, None
-    player.last_step = step_id
-    if report.num_updates:
-        weights_hash, parent = policy.weights_hash(), (run.id, before)
-        after = player.version = await run.store.add_version(
-            run.id, parent=parent, step=step_id, weights_hash=weights_hash, ordinal=ordinal + 1
-        )
-    step_rows = [_step_row(place, row, its) for place, (row, its) in enumerate(zip(rows, report.rows, strict=True))]
-    await run.store.record_step(run.id, step_id, rows=step_rows, metrics=plain(metrics), version_after=after)
 
 
 async def publish(player: Player, probe: Probe) -> dict[str, float]:
@@ -318,6 +302,8 @@ async def prove(player: Player) -> None:
     policy, _ = player.learner
     prompt = first_prompt(player)
     check_logprobs(policy, prompt)
+    if player.engines is None:
+        return
     if not player.is_resumed:
         await player.check_logprob_mode(prompt)
     await publish(player, Probe(policy, prompt[:1], prompt[1:]))
@@ -326,14 +312,21 @@ async def prove(player: Player) -> None:
 
 
 def first_prompt(player: Player) -> list[int]:
-    """The ids of the first task's prompt."""
+    """The ids of the first task's prompt, or of the first one that is stored."""
     run = player.run
+    if player.stored is not None:
+        return player.stored.first_prompt(run.store)
     return player.renderer.start(run.tasks("train")[0].messages, run.tool_specs())
 
 
 async def evaluate(player: Player, ordinal: int) -> list[EvalResult]:
-    """The held-out measure: greedy, and sampled as in training (eval.samples of each task) if eval.sampled."""
+    """The held-out measure: greedy, and sampled as in training (eval.samples of each task) if eval.sampled.
+
+    Nothing where nobody plays.
+    """
     run, config = player.run, player.run.config
+    if player.sampler is None:
+        return []
     tasks = run.tasks("held_out")[: config.eval.tasks]
     greedy = config.sampling.model_copy(update={"temperature": 0.0})
     # Greedy replies are the same each time, so one is enough.
@@ -390,31 +383,15 @@ async def _imitate_once(player: Player, ordinal: int, rows: Sequence[Row]) -> No
 
 
 async def _drop_unmeasured(run: Run, groups: Sequence[Group]) -> list[Group]:
-    """The groups with at least two measured samples; the others are dropped whole, with the reason."""
+    """The groups with at least two measured samples; the run's other ones are dropped whole, with the reason."""
     usable = []
     for group in groups:
         num_measured = sum(sample.reward is not None for sample in group.samples)
         if num_measured >= 2:
             usable.append(group)
-        elif group.state is not GroupState.DROPPED:
+        elif group.run == run.id and group.state is not GroupState.DROPPED:
             await run.store.queue.drop(group.id, f"{num_measured} of {group.size} samples were measured")
     return usable
-
-
-def _step_row(place: int, row: Row, report: RowReport) -> StepRow:
-    """A Row without weight is in no Batch: it is recorded as NO_BATCH, with its place among the step's Rows."""
-    return StepRow(
-        batch=NO_BATCH if report.batch is None else report.batch,
-        position=place if report.position is None else report.position,
-        trajectory=row.trajectory,
-        end_turn=row.end_turn,
-        grade_id=row.grade_id,
-        advantage=row.advantage,
-        weights=[(run.start, run.end, run.weight, run.reason) for run in row.runs],
-        ratio_mean=report.ratio_mean,
-        ratio_max=report.ratio_max,
-        clip_share=report.clip_share,
-    )
 
 
 def _is_due(done: int, every: int) -> bool:

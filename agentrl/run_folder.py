@@ -106,7 +106,7 @@ async def open_run(config: RunConfig, command: str, watcher: Watcher, model: Pat
     if config.log.tensorboard:
         tensorboard.check_installed()
     folder = _make_folder(config, command)
-    with _open_store(config) as store:
+    with open_store(config) as store:
         run_id = await store.create_run(
             folder.name,
             config.public() | {"command": command, "model_folder": str(model or folder / "start")},
@@ -122,7 +122,7 @@ async def open_run(config: RunConfig, command: str, watcher: Watcher, model: Pat
 @asynccontextmanager
 async def reopen_run(config: RunConfig, watcher: Watcher, run_id: str) -> AsyncIterator[tuple[Run, Path]]:
     """A run that was stopped, and the model to go on from: its last complete checkpoint, or what it started from."""
-    with _open_store(config) as store:
+    with open_store(config) as store:
         record = store.find_run(run_id)
         folder = Path(record.folder)
         if not folder.is_dir():
@@ -269,7 +269,8 @@ def _make_folder(config: RunConfig, command: str) -> Path:
             raise ConfigError(f"runs_dir={config.runs_dir}: can't make {folder}: {error.strerror}") from None
 
 
-def _open_store(config: RunConfig) -> Store:
+def open_store(config: RunConfig) -> Store:
+    """The config's database. Raises StoreError."""
     try:
         return Store.open(config.database, busy_timeout_s=config.store.busy_timeout_s)
     except StoreError as error:

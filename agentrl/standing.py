@@ -1,4 +1,5 @@
-"""Where a run stands: registered at its start, saved in checkpoints, restored after a stop, summed up at its end."""
+"""Where a run stands: registered at its start, planned and recorded step by step, saved in checkpoints, restored after
+a stop, summed up at its end."""
 
 from __future__ import annotations
 
@@ -10,10 +11,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from agentrl.batch.rows import Row
 from agentrl.errors import BadUpdates, ConfigError, FaultShareError, ModelError
 from agentrl.evaluation import EvalResult
 from agentrl.progress import Summary, draw_curve, plain
+from agentrl.store.records import NO_BATCH, StepRow
 from agentrl.train import checkpoint, tiny
+from agentrl.train.report import RowReport, StepReport
+from agentrl.types import Purpose, Task
 from agentrl.wiring import Player, tiny_folder
 
 START: dict[str, Any] = {"version": 0, "last_step": None, "steps_done": 0, "num_planned": 0, "before": []}
@@ -24,11 +29,11 @@ async def register(player: Player) -> None:
     """Version 0 of the run: the weights that it starts from, with their parent where this store knows it."""
     run, config = player.run, player.run.config
     is_ours = config.model.path == tiny.NAME and not config.is_hosted and run.command != "sft"
-    origin = tiny.origin(tiny_folder(config)) if is_ours else None
-    known = {record.id for record in run.store.runs()}
+    origin = tiny.origin(tiny_folder(config)) if is_ours else checkpoint.origin(config.model.path)
+    known = [] if origin is None else [(origin[0], version.id) for version in run.store.versions(origin[0])]
     player.version = await run.store.add_version(
         run.id,
-        parent=origin if origin and origin[0] in known else None,
+        parent=origin if origin in known else None,
         step=None,
         weights_hash=player.weights_hash(),
         ordinal=0,
@@ -50,6 +55,44 @@ def check_unchanged(player: Player) -> None:
             raise ConfigError(
                 f"run {run.id} can't be resumed: its {name} was {value!r} and is {now[name]!r} now; start a new run"
             )
+
+
+async def plan(player: Player, tasks: Sequence[Task], purpose: Purpose, size: int) -> list[str]:
+    """The next groups in the plan, one per task: ids. A resumed run finds some that it planned before it stopped."""
+    run = player.run
+    ordinals = range(player.num_planned, player.num_planned + len(tasks))
+    known = run.store.queue.planned(run.id, ordinals) if player.is_resumed else {}
+    player.num_planned = ordinals.stop
+
+    async def group_at(ordinal: int, task: Task) -> str:
+        if ordinal not in known:
+            return await run.store.queue.plan(
+                run.id, task, purpose=purpose, ordinal=ordinal, size=size, version=player.version
+            )
+        if run.store.load_group(known[ordinal]).task.key != task.key:
+            raise ConfigError(
+                f"run {run.id} can't be resumed: task {ordinal} of its plan is another now. Environment "
+                f"{run.config.env.name!r} has changed; go back to the version that the run was started with"
+            )
+        return known[ordinal]
+
+    return list(await asyncio.gather(*map(group_at, ordinals, tasks)))
+
+
+async def record(
+    player: Player, step_id: int, ordinal: int, rows: Sequence[Row], report: StepReport, metrics: dict[str, Any]
+) -> None:
+    """Write the step's Rows and metrics, and the version that it made; a step without an update makes none."""
+    run, (policy, _) = player.run, player.learner
+    before, after = player.version, None
+    player.last_step = step_id
+    if report.num_updates:
+        weights_hash, parent = policy.weights_hash(), (run.id, before)
+        after = player.version = await run.store.add_version(
+            run.id, parent=parent, step=step_id, weights_hash=weights_hash, ordinal=ordinal + 1
+        )
+    step_rows = [_step_row(place, row, its) for place, (row, its) in enumerate(zip(rows, report.rows, strict=True))]
+    await run.store.record_step(run.id, step_id, rows=step_rows, metrics=plain(metrics), version_after=after)
 
 
 def save(player: Player, before: Sequence[EvalResult] = (), held_out: Sequence[EvalResult] = ()) -> Path:
@@ -139,3 +182,19 @@ def finish(player: Player, steps: int, before: Sequence[EvalResult], after: Sequ
     )
     summary.write(run.folder)
     return summary
+
+
+def _step_row(place: int, row: Row, report: RowReport) -> StepRow:
+    """A Row without weight is in no Batch: it is recorded as NO_BATCH, with its place among the step's Rows."""
+    return StepRow(
+        batch=NO_BATCH if report.batch is None else report.batch,
+        position=place if report.position is None else report.position,
+        trajectory=row.trajectory,
+        end_turn=row.end_turn,
+        grade_id=row.grade_id,
+        advantage=row.advantage,
+        weights=[(run.start, run.end, run.weight, run.reason) for run in row.runs],
+        ratio_mean=report.ratio_mean,
+        ratio_max=report.ratio_max,
+        clip_share=report.clip_share,
+    )

@@ -6,7 +6,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ from agentrl.rollout.samplers import ChatSampler, EngineSampler, ReplySampler, S
 from agentrl.rollout.unrendered import Unrendered
 from agentrl.run_folder import Run
 from agentrl.servers import Engine, Engines, open_chat, open_engines
+from agentrl.source import StoredGroups, stored_groups
 from agentrl.sync.base import Canary, PublishReport, WeightSync
 from agentrl.sync.choose import choose_transport, make_transport
 from agentrl.sync.memory import MemorySync
@@ -37,7 +38,7 @@ from agentrl.train.devices import choose_devices
 from agentrl.train.policy import Policy
 from agentrl.train.pretrained import local_folder
 from agentrl.train.trainer import Trainer
-from agentrl.types import Group, Task, derive_seed
+from agentrl.types import Task, derive_seed
 from agentrl.urls import hide_passwords
 
 MakeSampler = Callable[[Environment, Task], ReplySampler]
@@ -46,55 +47,9 @@ NOISE_FLOOR = 1e-6
 CANARY_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.3}
 """Nats by which an engine may differ from the trainer on the canary, by train.dtype: in bfloat16 a logit of 32 is exact
 to 1/8 only, and the engine may compute in another type."""
-MAX_PROBE_TOKENS = 64
-"""Of a reply that are scored, but never its last one: a reply may fill the window, and an engine that scores ids needs
-room for one more."""
 UNKNOWN_WINDOW = 2**31
-"""Tokens: of its window a chat endpoint says nothing until a conversation is longer."""
+"""Tokens: of its window a chat endpoint says nothing until a conversation is longer. Or there is no engine."""
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class Probe:
-    """A continuation that the trainer scored before an update, so that it can tell old weights from new."""
-
-    policy: Policy
-    prompt_ids: list[int]
-    forced_ids: list[int]
-    previous: list[float] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.previous = self.score()
-
-    @classmethod
-    def of(cls, policy: Policy, groups: Sequence[Group]) -> Probe | None:
-        """The first sampled reply of a step's groups of more than one id; None where nothing was sampled."""
-        replies = [
-            (sample.trajectory.context(turn.index), turn.sampled_ids)
-            for group in groups
-            for sample in group.samples
-            for turn in sample.trajectory.turns_of()[:1]
-            if turn.sampled_ids
-        ]
-        if not replies:
-            return None
-        context, sampled = next((reply for reply in replies if len(reply[1]) > 1), replies[0])
-        return cls(policy, context, sampled[:-1][:MAX_PROBE_TOKENS] or sampled)
-
-    def canary(self, noise: float) -> Canary:
-        """What an engine must say of it now. `noise`: see Canary."""
-        return Canary(
-            prompt_ids=self.prompt_ids,
-            forced_ids=self.forced_ids,
-            expected=self.score(),
-            previous=self.previous,
-            noise=noise,
-        )
-
-    def score(self) -> list[float]:
-        """Logprobs (temperature 1) of forced_ids by the trainer's weights of now."""
-        ids = self.prompt_ids + self.forced_ids
-        return self.policy.logprobs(ids, range(len(self.prompt_ids), len(ids)))
 
 
 @dataclass(kw_only=True, slots=True)
@@ -111,6 +66,8 @@ class Player:
     """Failed tries of requests by kind, also those that a later try made good."""
     engines: Engines | None = None
     """None: a chat endpoint, or nobody, is asked."""
+    stored: StoredGroups | None = None
+    """What is trained on, where it isn't played; see `agentrl.source`."""
     policy: Policy | None = None
     trainer: Trainer | None = None
     sync: WeightSync[Any] = field(default_factory=MemorySync)
@@ -215,20 +172,41 @@ async def open_hosted(run: Run, model: Path | None) -> AsyncIterator[Player]:
 
 @asynccontextmanager
 async def open_learner(run: Run, model: Path) -> AsyncIterator[Player]:
-    """A player with a policy and its trainer; the engine holds its own copy of the weights."""
-    async with open_player(run, model) as player:
-        assert player.engines is not None
-        with open_policy(run.config.train, model) as policy:
-            check_positions(run.config, policy, player.window)
-            player.policy, player.trainer = policy, Trainer(policy, run.config.train, run.config.algorithm)
-            engines = player.engines.engines
-            player.sync = open_sync(run, engines[0])
-            player.sync.connect(policy.model, engines)
-            try:
+    """A player with a policy and its trainer; an engine, where there is one, holds its own copy of the weights."""
+    config = run.config
+    async with open_player(run, model) if config.is_played else open_idle(run, model) as player:
+        if config.source.name == "replay":
+            assert isinstance(player.renderer, Renderer)
+            player.stored = stored_groups(run, player.renderer)
+        with open_policy(config.train, model) as policy:
+            player.policy, player.trainer = policy, Trainer(policy, config.train, config.algorithm)
+            player.trainer.watches_mismatch = config.source.name == "live"
+            with connected(player):
                 async with watched(policy.ranks.failure):
                     yield player
-            finally:
-                player.sync.close()
+
+
+@asynccontextmanager
+async def open_idle(run: Run, model: Path) -> AsyncIterator[Player]:
+    """Nobody plays: what is learnt from is stored."""
+    yield Player(run=run, renderer=await load_renderer(run, model), window=UNKNOWN_WINDOW)
+
+
+@contextmanager
+def connected(player: Player) -> Iterator[None]:
+    """The engines, where there are any, take their weights from the policy."""
+    policy, _ = player.learner
+    if player.engines is None:
+        yield
+        return
+    check_positions(player.run.config, policy, player.window)
+    engines = player.engines.engines
+    player.sync = open_sync(player.run, engines[0])
+    player.sync.connect(policy.model, engines)
+    try:
+        yield
+    finally:
+        player.sync.close()
 
 
 def open_sync(run: Run, engine: Engine) -> WeightSync[Any]:

@@ -21,6 +21,7 @@ import secrets
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -43,6 +44,7 @@ LEASE_S = 1.0
 GROUP_SIZE = 3
 MAX_WAITING = 30
 """Planned groups beyond which no more are planned."""
+PARENT_CHECK_S = 0.5
 EMPTY_S = 120.0
 """A queue that isn't empty by then is stuck."""
 
@@ -60,9 +62,23 @@ fork = multiprocessing.get_context("fork")
 # ------------------------------------------------------------------------------------------------- the workers
 
 
+def _begin_worker() -> None:
+    """Draw other numbers than the process that this one was forked from, and end when that one has."""
+    random.seed()
+    soak = multiprocessing.parent_process()
+    assert soak is not None
+
+    def watch() -> None:
+        while os.getppid() == soak.pid:
+            time.sleep(PARENT_CHECK_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def writer(database: str, run: str, notes: Path, plans: bool) -> None:
     """Play groups for ever."""
-    random.seed()  # not as the process that this one was forked from
+    _begin_worker()
     asyncio.run(_write(database, run, plans))
 
 
@@ -102,7 +118,7 @@ async def _play(store: Store, run: str, lease: Lease) -> None:
 
 def consumer(database: str, run: str, notes: Path, plans: bool) -> None:
     """Train for ever; `notes` holds the step that is open, so that a restart can give its claims back."""
-    random.seed()
+    _begin_worker()
     asyncio.run(_consume(database, run, notes))
 
 

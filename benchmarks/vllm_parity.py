@@ -29,6 +29,7 @@ from agentrl.config import LimitsConfig, RolloutConfig, SamplingConfig
 from agentrl.engine.vllm.engine import VllmEngine
 from agentrl.engine.vllm.process import VllmOptions
 from agentrl.envs.calculator import CalculatorConfig
+from agentrl.probe import Probe
 from agentrl.progress import Silent
 from agentrl.rollout.http_client import HttpClient
 from agentrl.rollout.loop import AgentLoop
@@ -42,7 +43,6 @@ from agentrl.sync.remote import RemoteSync
 from agentrl.testing.memory import MemoryRecorder
 from agentrl.train.policy import Policy
 from agentrl.types import Group, Purpose, Sample
-from agentrl.wiring import Probe
 from benchmarks import report
 from benchmarks.parity import NUM_TURNS, Talkative
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from agentrl.probe import MAX_PROBE_TOKENS, Probe
 from agentrl.train.policy import Policy
-from agentrl.wiring import MAX_PROBE_TOKENS, Probe
 from tests.batch.builders import make_group, one_turn
 
 

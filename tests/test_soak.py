@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.docker_engine import IMAGE, need_docker
@@ -49,3 +51,17 @@ def test_g06_nothing_of_a_killed_run_s_boxes_survives(backend: str) -> None:
     result = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == 0 and result["ok"], done.stdout + done.stderr
     assert result["value"]["kills"] == 1 and result["value"]["left"] == 0
+
+
+def test_the_workers_of_the_queue_end_with_it() -> None:
+    with subprocess.Popen([sys.executable, "-m", "benchmarks.queue_soak", "--kills", "9999"], cwd=ROOT) as soak:
+        try:
+            workers: list[psutil.Process] = []
+            deadline = time.monotonic() + 60
+            while len(workers) < 6 and time.monotonic() < deadline:
+                time.sleep(0.2)
+                workers = psutil.Process(soak.pid).children()
+        finally:
+            soak.kill()
+    _, alive = psutil.wait_procs(workers, timeout=10)
+    assert len(workers) >= 6 and not alive

@@ -11,7 +11,9 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agentrl.config import RunConfig
+from pydantic import ValidationError
+
+from agentrl.config import RunConfig, fault_text
 from agentrl.errors import AgentRLError, ConfigError, StoreError
 from agentrl.interrupts import Terminated
 
@@ -85,7 +87,13 @@ def _stored_config(run: str, database: str, command: str) -> RunConfig:
     if record.config["command"] != command:
         kind = {"train": "training run"}.get(command, f"{command} run")
         raise ConfigError(f"run {run} is no {kind}; `agentrl {command} --resume` goes on with those only")
-    return RunConfig.of_stored(record.config, database)
+    try:
+        return RunConfig.of_stored(record.config, database)
+    except ValidationError as error:
+        raise ConfigError(
+            f"--resume {run}: its config doesn't fit what is installed now: {fault_text(error)}. It was made with "
+            f"{record.made_with}; install those versions to go on with it, or start a new run"
+        ) from None
 
 
 def _leaves(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -7,6 +7,7 @@ one line that names the key and the nearest right one (exit code 2).
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from typing import Any
@@ -22,15 +23,16 @@ from pydantic import ValidationError
 from yaml import YAMLError
 
 from agentrl import plugins
-from agentrl.config import EnvSelection, RunConfig
+from agentrl.config import EnvSelection, RunConfig, fault_text
 from agentrl.errors import ConfigError
 
-GROUPS = ("model", "engine", "sandbox")
+GROUPS = ("model", "engine", "sandbox", "source")
 
 
 def load_config(env: str, overrides: Sequence[str] = ()) -> RunConfig:
     """The config of environment `env` with `key=value` overrides. Raises ConfigError."""
     schema = _schema(env)
+    overrides = list(map(_with_runs_quoted, overrides))
     parsed = _parse(overrides)
     for override in parsed:
         _check_key(override, schema)
@@ -39,7 +41,7 @@ def load_config(env: str, overrides: Sequence[str] = ()) -> RunConfig:
     try:
         return RunConfig.model_validate(composed)
     except ValidationError as error:
-        raise ConfigError(_one_line(error, composed)) from None
+        raise ConfigError(fault_text(error)) from None
 
 
 def split_env(overrides: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -54,8 +56,16 @@ def _schema(env: str) -> dict[str, Any]:
     try:
         selection = EnvSelection(name=env, options=options())
     except ValidationError as error:
-        raise ConfigError(f"environment {env!r}: each option needs a default; {_one_line(error, {})}") from None
+        raise ConfigError(f"environment {env!r}: each option needs a default; {fault_text(error)}") from None
     return RunConfig(env=selection).model_dump(mode="json")
+
+
+def _with_runs_quoted(override: str) -> str:
+    """Hydra would read a run's id such as 12345678e901 as a number."""
+    key, _, value = override.partition("=")
+    if key != "source.runs" or re.search(r"['\"]", value):
+        return override
+    return f"{key}=" + re.sub(r"[^\[\],\s]+", r"'\g<0>'", value)
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
@@ -170,16 +180,6 @@ def _nearest(key: str, known: list[str]) -> str:
         return alike + 0.23 * difflib.SequenceMatcher(None, section, its_section).ratio()
 
     return max(known, key=likeness)
-
-
-def _one_line(error: ValidationError, values: Any) -> str:
-    """The first fault of a failed validation: key, value, what is expected."""
-    fault = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in fault["loc"] if part != "options")
-    message = fault["msg"].removeprefix("Value error, ")
-    if not key:
-        return message
-    return f"{key}={fault['input']!r}: {message}" if not isinstance(fault["input"], dict) else f"{key}: {message}"
 
 
 def _first_line(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -70,6 +71,11 @@ class Display:
             lines.append("the chat template prints today's date: prompts of another day differ")
         return "\n".join(f"  {line}" for line in lines)
 
+    def _source_line(self, values: dict[str, Any]) -> str:
+        left_out = ", ".join(f"{num} {reason}" for reason, num in values["skipped"].items())
+        runs = ", ".join(values["runs"])
+        return f"  replay of {runs}: groups for {values['num_steps']} steps; left out: {left_out or 'none'}"
+
     def _gate_line(self, values: dict[str, Any]) -> str:
         return ""
 
@@ -103,9 +109,10 @@ class Display:
         left = (time.monotonic() - self._first_step_at) / done * max(0, self.total_steps - done)
         phases = " ".join(f"{name} {seconds:.1f}" for name, seconds in values["seconds"].items())
         left_out = f" ({values['num_unmeasured']} unmeasured)" if values["num_unmeasured"] else ""
+        speed = "" if math.isnan(values["tokens_per_s"]) else f"{values['tokens_per_s']:5.0f} tokens/s  "
         return (
             f"  step {done:3d}/{self.total_steps}  reward {number(values['reward_mean'])}{left_out}  "
-            f"held-out {number(self.held_out)}  {values['tokens_per_s']:5.0f} tokens/s  "
+            f"held-out {number(self.held_out)}  {speed}"
             f"left {duration(left)}  [{phases} s]{why_not_normal(values)}"
         )
 

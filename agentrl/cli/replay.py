@@ -118,7 +118,7 @@ def score_again(store: Store, options: argparse.Namespace) -> int:
     """Print the tokens that differ most, and the ratios."""
     need_extra("train")
     from agentrl.replay.models import model_folder
-    from agentrl.replay.recorded import find
+    from agentrl.replay.recorded import find, fitting
     from agentrl.replay.rescore import rescore
     from agentrl.replay.rows import shown_step
 
@@ -126,7 +126,9 @@ def score_again(store: Store, options: argparse.Namespace) -> int:
     sample = store.load_sample(id)
     its_run = store.find_run(sample.trajectory.run)
     model, top = model_folder(options.rescore, its_run), options.top or 20
-    scores = rescore(sample, TrainConfig.model_validate(its_run.config["train"]), model)
+    with fitting(its_run):
+        config = TrainConfig.model_validate(its_run.config["train"])
+    scores = rescore(sample, config, model)
     decode = decoder(options.model or its_run.config["model_folder"])
     print(f"{len(scores)} sampled ids under {model}; the {min(top, len(scores))} that differ most:")
     for score in scores[:top]:

@@ -32,5 +32,6 @@ def run(options: argparse.Namespace) -> int:
         work = resume(config, display, options.resume) if options.resume else train(config, display)
         summary = run_async(work)
     print("\n".join(closing_lines(summary)))
-    print(f"next: agentrl rollout --env {config.env.name} model.path={summary.paths['checkpoint']}")
+    command = "rollout" if config.is_played else "eval"  # what nobody measured yet
+    print(f"next: agentrl {command} --env {config.env.name} model.path={summary.paths['checkpoint']}")
     return 0

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import json
+import textwrap
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from agentrl.cli.common import add_db_argument, existing_database
 from agentrl.cli.display import number
 from agentrl.cli.transcript import reward_text
 from agentrl.errors import ConfigError, StoreError
+from agentrl.progress import plain
 from agentrl.types import Grade, Group, GroupState, Sample, Sampler
 from agentrl.visible import one_line, visible
 
 if TYPE_CHECKING:
-    from agentrl.store.records import StepRecord, StepRow, StepUse
+    from agentrl.store.records import RunRecord, StepRecord, StepRow, StepUse
     from agentrl.store.store import Store
 
 MAX_OUTPUT_LINES = 12
@@ -27,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trajectory", nargs="?", help="its id, or the beginning of it")
     parser.add_argument("--step", type=int, help="instead: what this step of --run learnt from")
     parser.add_argument("--run", dest="of_run", metavar="RUN", help="the run of --step (the newest)")
+    parser.add_argument("--json", action="store_true", help="with --step: print JSON, with the whole config")
     add_db_argument(parser)
 
 
@@ -35,9 +40,14 @@ def run(options: argparse.Namespace) -> int:
 
     if (options.trajectory is None) == (options.step is None):
         raise ConfigError("name a trajectory, or a step: agentrl why TRAJECTORY, or agentrl why --step N --run RUN")
+    if options.json and options.step is None:
+        raise ConfigError("--json goes with --step N: a trajectory's story is told in words; leave it out")
     with Store.open(existing_database(options.db)) as store:
-        lines = _of_trajectory(store, options.trajectory) if options.trajectory else _of_step(store, options)
-        print("\n".join(lines))
+        if options.trajectory:
+            print("\n".join(_of_trajectory(store, options.trajectory)))
+            return 0
+        run, step = _named_step(store, options)
+        print(_step_as_json(store, run, step) if options.json else "\n".join(_of_step(store, run, step)))
     return 0
 
 
@@ -150,28 +160,61 @@ def _weight_lines(row: StepRow) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------------ a step
 
 
-def _of_step(store: Store, options: argparse.Namespace) -> Iterator[str]:
-    """The step's weights, metrics and config, and each Row that it learnt from."""
+def _named_step(store: Store, options: argparse.Namespace) -> tuple[RunRecord, StepRecord]:
+    """Raises StoreError where there is no such run or step."""
     runs = store.runs()
     if not runs:
         raise StoreError(f"{store.location} has no runs")
-    record = runs[0] if options.of_run is None else store.find_run(options.of_run)
-    steps = {step.id: step for step in store.steps(record.id)}
+    run = runs[0] if options.of_run is None else store.find_run(options.of_run)
+    steps = {step.id: step for step in store.steps(run.id)}
     if options.step not in steps:
         known = f"0 to {max(steps)}" if steps else "none"
-        raise StoreError(f"run {record.id} has no step {options.step}; it has {known}")
-    step = steps[options.step]
-    hashes = {version.id: version.weights_hash for version in store.versions(record.id)}
-    yield f"step {step.id} of run {record.id} ({_shown(record.name)}), ordinal {step.ordinal}, {_state(step)}"
-    yield f"  config    agentrl runs {record.id} --json --db {store.location}"
+        raise StoreError(f"run {run.id} has no step {options.step}; it has {known}")
+    return run, steps[options.step]
+
+
+def _of_step(store: Store, run: RunRecord, step: StepRecord) -> Iterator[str]:
+    """The step's weights, config and metrics, and each Row that it learnt from."""
+    yield f"step {step.id} of run {run.id} ({_shown(run.name)}), ordinal {step.ordinal}, {_state(step)}"
+    hashes = _weights_hashes(store, step)
     for name, version in (("from", step.version_before), ("to", step.version_after)):
         yield f"  {name:9} " + (
             "no new version" if version is None else f"version {version}, weights {hashes[version]}"
         )
+    yield from _config_lines(run)
     for name, value in (step.metrics or {}).items():
         if isinstance(value, int | float):
             yield f"    {name:28}{_number(value)}"
-    yield from _row_table(store, record.id, step)
+    yield from _row_table(store, run.id, step)
+
+
+def _config_lines(run: RunRecord) -> Iterator[str]:
+    """What of the run's config a step depends on, by section; the whole of it is in `--json`."""
+    config = run.config
+    learner = ("sft", "train") if config.get("command") == "sft" else ("source", "algorithm", "train")
+    for section in ("env", "model", "sampling", *learner):
+        values = config.get(section, {}).items()
+        texts = ((name, value if isinstance(value, str) else json.dumps(value)) for name, value in values)
+        text = " ".join(f"{name}={_shown(value)}" for name, value in texts if value != "null")
+        lines = textwrap.wrap(text, 106, break_long_words=False, break_on_hyphens=False)
+        yield from (f"  {'' if number else section:9} {line}" for number, line in enumerate(lines))
+    yield f"  {'seed':9} {run.seed}"
+
+
+def _step_as_json(store: Store, run: RunRecord, step: StepRecord) -> str:
+    hashes = _weights_hashes(store, step)
+    before, after = step.version_before, step.version_after
+    whole = asdict(step) | {
+        "weights_before": hashes[before],
+        "weights_after": None if after is None else hashes[after],
+        "config": run.config,
+        "rows": [asdict(row) for row in store.rows_of(run.id, step.id)],
+    }
+    return json.dumps(plain(whole), indent=2)
+
+
+def _weights_hashes(store: Store, step: StepRecord) -> dict[int, str]:
+    return {version.id: version.weights_hash for version in store.versions(step.run)}
 
 
 def _row_table(store: Store, run: str, step: StepRecord) -> Iterator[str]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from agentrl import plugins
-from agentrl.config import RunConfig
+from agentrl.config import RunConfig, fault_text
 from agentrl.environment import Environment
 from agentrl.errors import PluginError, ReplayError, StoreError
 from agentrl.rollout.renderer import Renderer
@@ -70,14 +72,21 @@ def load(store: Store, id: str) -> Recorded:
 
 def config_of(run: RunRecord, database: str) -> RunConfig:
     """The run's config. Raises ReplayError where its environment isn't there any more, or has other options now."""
-    try:
+    with fitting(run):
         return RunConfig.of_stored(run.config, database)
+
+
+@contextmanager
+def fitting(run: RunRecord) -> Iterator[None]:
+    """While a part of the run's config is read. Raises ReplayError where what is installed now has other keys."""
+    try:
+        yield
     except PluginError as error:
         raise ReplayError(f"{error}. Run {run.id} was made with {run.made_with}") from None
     except ValidationError as error:
-        problem = " ".join(str(error).split())
         raise ReplayError(
-            f"the config of run {run.id} doesn't fit what is installed now: {problem}. It was made with {run.made_with}"
+            f"the config of run {run.id} doesn't fit what is installed now: {fault_text(error)}. "
+            f"It was made with {run.made_with}"
         ) from None
 
 

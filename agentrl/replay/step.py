@@ -20,6 +20,7 @@ from typing import Any
 
 from agentrl.config import AlgorithmConfig, SftConfig, TrainConfig
 from agentrl.errors import ModelError, ReplayError
+from agentrl.replay.recorded import fitting
 from agentrl.replay.rows import rebuild
 from agentrl.store.records import NO_BATCH, RunRecord, StepRecord, StepRow, StepState
 from agentrl.store.store import Store
@@ -119,14 +120,16 @@ def recompute(store: Store, plan: Plan) -> list[Comparison]:
     """
     hashes = {version.id: version.weights_hash for version in store.versions(plan.run.id)}
     found: list[Comparison] = []
-    with open_policy(TrainConfig.model_validate(plan.run.config["train"]), plan.start) as policy:
+    with fitting(plan.run):
+        config = TrainConfig.model_validate(plan.run.config["train"])
+    with open_policy(config, plan.start) as policy:
         if policy.weights_hash() != hashes[plan.version]:
             raise ModelError(f"{plan.start} doesn't hold version {plan.version} of {plan.run.id}: it was changed since")
         trainer = _trainer(plan.run, policy)
         if checkpoint.is_checkpoint(plan.start):
             checkpoint.load(plan.start, trainer)
         for step in (*plan.between, plan.target):
-            stored = _in_order(store, plan.run, store.rows_of(plan.run.id, step.id))
+            stored = _in_order(store, plan.run, step, store.rows_of(plan.run.id, step.id))
             report = _compute(store, plan.run, trainer, step, stored)
             if step is plan.target:
                 found += _compare(step, stored, report)
@@ -137,14 +140,14 @@ def recompute(store: Store, plan: Plan) -> list[Comparison]:
 
 
 def _trainer(run: RunRecord, policy: Policy) -> Trainer:
-    train, algorithm = run.config["train"], run.config["algorithm"]
-    config = TrainConfig.model_validate(train)
-    if run.config["command"] == "sft":
-        config = SftConfig.model_validate(run.config["sft"]).train_config(config)
-    return Trainer(policy, config, AlgorithmConfig.model_validate(algorithm))
+    with fitting(run):
+        config = TrainConfig.model_validate(run.config["train"])
+        if run.config["command"] == "sft":
+            config = SftConfig.model_validate(run.config["sft"]).train_config(config)
+        return Trainer(policy, config, AlgorithmConfig.model_validate(run.config["algorithm"]))
 
 
-def _in_order(store: Store, run: RunRecord, stored: list[StepRow]) -> list[StepRow]:
+def _in_order(store: Store, run: RunRecord, step: StepRecord, stored: list[StepRow]) -> list[StepRow]:
     """As the step was given them, which decides how Rows of equal length are packed: by group, sample and turn.
 
     Imitation draws its Rows singly; there they are in the order of their places.
@@ -152,12 +155,11 @@ def _in_order(store: Store, run: RunRecord, stored: list[StepRow]) -> list[StepR
     if run.config["command"] == "sft":
         return stored
     trajectories = {id: store.load_trajectory(id) for id in {row.trajectory for row in stored}}
-    groups = {its.group for its in trajectories.values() if its.group is not None}
-    ordinals = {group: store.load_group(group).ordinal for group in groups}
+    places = {group: place for place, group in enumerate(store.groups_of(run.id, step.id))}
 
     def place(row: StepRow) -> tuple[int, int, int]:
         trajectory = trajectories[row.trajectory]
-        return ordinals.get(trajectory.group or "", -1), trajectory.sample, row.end_turn
+        return places[trajectory.group or ""], trajectory.sample, row.end_turn
 
     return sorted(stored, key=place)
 

@@ -156,6 +156,6 @@ def _parse_url(target: str | Path) -> URL:
 def _location(url: URL) -> str:
     """The database's name for messages: a path, or the URL without its password."""
     if url.get_backend_name() == "sqlite":
-        return str(url.database)
+        return url.render_as_string() if url.query else str(url.database)
     bare = URL.create(url.drivername, url.username, None, url.host, url.port, url.database, url.query)
     return bare.render_as_string()

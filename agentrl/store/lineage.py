@@ -58,7 +58,9 @@ def _age(connection: Connection, sampled: Version | None, used: Version) -> int 
             parents |= _parents(connection, here[0])
         if here not in parents:
             return None
-        here, age = parents.pop(here), age + 1
+        # A run's first version is what it started from: the same weights as its parent in another run.
+        parent = parents.pop(here)
+        here, age = parent, age + (parent[0] == here[0])
     return age
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from agentrl.types import Purpose, StopReason
+from agentrl.types import GroupState, Purpose, StopReason
 
 
 class RunStatus(StrEnum):
@@ -87,6 +87,23 @@ class StepUse:
 
     None where that one isn't an ancestor of `version_before`: a replay by weights of another line, or text without ids.
     """
+
+
+@dataclass(kw_only=True, slots=True, frozen=True)
+class GroupFacts:
+    """What decides whether another run may train on a group, without its ids."""
+
+    id: str
+    ordinal: int
+    env: str
+    purpose: Purpose
+    state: GroupState
+    step: int | None
+    """Ordinal of the step that trained on it, on the surviving line of the run that was asked about."""
+    num_measured: int
+    """Samples with a reward, by the latest grades."""
+    num_from_engine: int
+    """Samples with a trained turn of an engine, i.e. with logprobs."""
 
 
 @dataclass(kw_only=True, slots=True)

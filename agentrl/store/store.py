@@ -11,12 +11,13 @@ from typing import Any, Literal, Self
 from sqlalchemy import Connection, insert, select, update
 
 from agentrl.errors import StoreError
-from agentrl.store import find, line, lineage, reading, upkeep
+from agentrl.store import facts, find, line, lineage, reading, upkeep
 from agentrl.store.damage import Damage
 from agentrl.store.database import Database
 from agentrl.store.queue import Queue
 from agentrl.store.recorder import SqlRecorder
 from agentrl.store.records import (
+    GroupFacts,
     RunRecord,
     RunStatus,
     StepRecord,
@@ -211,6 +212,16 @@ class Store:
         """The group with each sample's final attempt, its latest grade and the grade's id."""
         with self._database.reading() as connection:
             return reading.load_group(connection, id)
+
+    def group_facts(self, run: str) -> list[GroupFacts]:
+        """The groups that a run planned or trained on, in the order of its steps and plan (see `facts`)."""
+        with self._database.reading() as connection:
+            return facts.group_facts(connection, run)
+
+    def groups_of(self, run: str, step: int) -> list[str]:
+        """The groups that a step claimed, in its order; those of an abandoned step too."""
+        with self._database.reading() as connection:
+            return facts.claimed(connection, run, step)
 
     def find_trajectories(
         self,

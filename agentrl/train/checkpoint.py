@@ -103,6 +103,12 @@ def is_checkpoint(folder: str | Path) -> bool:
     return (Path(folder) / STATE_FILE).exists()
 
 
+def origin(folder: str | Path) -> tuple[str, int] | None:
+    """The run and version whose weights a checkpoint of ours holds; None for any other folder."""
+    record = _record(Path(folder).expanduser())
+    return None if record is None else (record["state"]["run"], record["state"]["version"])
+
+
 def prune(run_folder: str | Path, *, keep_last: int, keep_best: bool) -> None:
     """Delete all complete checkpoints but the newest `keep_last` and, if asked, the best: highest `held_out`.
 

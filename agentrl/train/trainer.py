@@ -62,6 +62,8 @@ class Trainer:
         self.num_bad_updates = 0
         """Updates in a row that were not finite."""
         self.trend = MismatchTrend()
+        self.watches_mismatch = True
+        """Should the trainer's weights have sampled the Rows? Then a gap that grows is a warning."""
         self._norm = torch.zeros(())
         """Of the gradient, between taking and applying it."""
         self.optimizer = Optimizer(policy, train_config)
@@ -97,8 +99,9 @@ class Trainer:
             proximal.append(values)
             places.append(micro_batch.row_place)
         metrics = mismatch_metrics(np.concatenate(behaviour), np.concatenate(proximal), np.concatenate(places))
-        for warning in self.trend.add(metrics):
-            LOGGER.warning(warning)
+        if self.watches_mismatch:
+            for warning in self.trend.add(metrics):
+                LOGGER.warning(warning)
         return metrics
 
     def step(self, rows: Sequence[Row], step_ordinal: int) -> StepReport:

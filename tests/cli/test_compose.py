@@ -45,6 +45,19 @@ def test_K01_a_mistake_is_one_line_and_exit_code_2(
     assert says in err and len(err.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("given", "runs"),
+    [
+        ("12345678e901", ["12345678e901"]),
+        ("[799231080042, demo]", ["799231080042", "demo"]),
+        ("['a b',c]", ["a b", "c"]),
+        ("20261129-184809-train-calculator", ["20261129-184809-train-calculator"]),
+    ],
+)
+def test_a_run_is_named_by_text_whatever_it_looks_like(given: str, runs: list[str]) -> None:
+    assert load_config("calculator", ["source=replay", f"source.runs={given}"]).source.runs == runs
+
+
 @pytest.mark.parametrize("name", ["calculater", "swe_bensh"])
 def test_K01_an_unknown_environment_lists_the_known(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--env", name]) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,7 @@ def trained(tmp_path: Path) -> Path:
 
     async def write() -> None:
         with Store.open(database) as store:
-            run = await start_run(store)
+            run = await start_run(store, train={"steps": 60, "devices": None, "threads": [1, 2], "keep_best": False})
             group = await played(store, run)
             await train(store, run, group)
             await store.recorder.add_grade(store.load_trajectory("good"), Grade(reward=0.75, grader="later"))
@@ -116,6 +117,9 @@ def test_a_step_tells_weights_metrics_and_rows(trained: Path, capsys: pytest.Cap
     text = capsys.readouterr().out
     for expected in (
         "(toy run), ordinal 0, recorded",
+        "  env       name=toy\n",
+        "  train     steps=60 threads=[1, 2] keep_best=false\n",
+        "  seed      3\n",
         "  from      version 1, weights w1",
         "  to        version 2, weights w2",
         "    loss                        0.5000",
@@ -123,6 +127,15 @@ def test_a_step_tells_weights_metrics_and_rows(trained: Path, capsys: pytest.Cap
         "    good  turn 0  reward 1.0000  advantage +0.500  ratio max 1.5000  clipped 12.5 %  weight 0: stale",
     ):
         assert expected in text
+
+
+def test_a_step_as_json_has_the_whole_config(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert why(trained, "--step", "0", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["config"]["env"] == {"name": "toy"} and told["config"]["train"]["devices"] is None
+    assert (told["weights_before"], told["weights_after"]) == ("w1", "w2")
+    assert told["metrics"] == {"loss": 0.5} and told["state"] == "recorded" and not told["abandoned"]
+    assert [(row["trajectory"], row["advantage"]) for row in told["rows"]] == [("good", 0.5), ("bad", -0.5)]
 
 
 @pytest.mark.parametrize(
@@ -133,6 +146,7 @@ def test_a_step_tells_weights_metrics_and_rows(trained: Path, capsys: pytest.Cap
         (["--step", "0", "--run", "nosuch"], "no run id starts with 'nosuch'", 1),
         ([], "name a trajectory, or a step", 2),
         (["good", "--step", "0"], "name a trajectory, or a step", 2),
+        (["good", "--json"], "--json goes with --step N", 2),
     ],
 )
 def test_what_is_not_there_is_named(

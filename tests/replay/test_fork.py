@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import io
+import asyncio
 import math
+import os
 from pathlib import Path
 
 import pytest
 
 from agentrl.batch.rows import build_rows
 from agentrl.cli import main
+from agentrl.replay.human import HumanSampler
+from agentrl.rollout.client import SamplingParams
+from agentrl.rollout.renderer import Renderer
 from agentrl.store import RunStatus, Store
 from agentrl.testing.audit import audit
 from agentrl.testing.chat import ScriptedChat
+from agentrl.testing.toy import Toy, ToyConfig
 from agentrl.train import tiny
 from agentrl.types import Sample, Sampler, StopReason, Trajectory
 from tests.cli.test_commands import in_thread
@@ -136,11 +141,18 @@ def test_other_agents_are_asked_live_after_the_fork(stage: Stage) -> None:
 # ------------------------------------------------------------------------------------------------------- --human
 
 
-def test_a_person_goes_on(stage: Stage, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def fork_by_hand(stage: Stage, origin: Trajectory, text: str) -> Sample:
+    """By a person who types `text`."""
+    (stage.folder / "typed").write_text(text)
+    with (stage.folder / "typed").open() as keyboard, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdin", keyboard)
+        return fork(stage, origin, 1, "--human")
+
+
+def test_a_person_goes_on(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     (origin,) = stage.record(CALL, "green", limits=LIMITS)
     typed = call("repeat", '{"text": "re"}') + "\n\nred,\nI think\n\n"
-    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
-    sample = fork(stage, origin, 1, "--human")
+    sample = fork_by_hand(stage, origin, typed)
     made = sample.trajectory
     assert [turn.sampler for turn in made.turns] == [Sampler.IMPORT, Sampler.HUMAN, Sampler.HUMAN]
     assert made.turns[1].tool_calls[0].result == "re" and made.turns[2].message.text == "red,\nI think"
@@ -150,11 +162,34 @@ def test_a_person_goes_on(stage: Stage, capsys: pytest.CaptureFixture[str], monk
     assert all(not row.weights.any() for row in build_rows(sample))
 
 
-def test_a_person_who_gives_up_leaves_an_ending(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_person_who_gives_up_leaves_an_ending(stage: Stage) -> None:
     (origin,) = stage.record(CALL, "green", limits=LIMITS)
-    monkeypatch.setattr("sys.stdin", io.StringIO("half a rep"))
-    made = fork(stage, origin, 1, "--human").trajectory
+    made = fork_by_hand(stage, origin, "half a rep").trajectory
     assert made.stop_reason is StopReason.CANCELLED and "gave up" in (made.error or "")
+
+
+async def test_while_a_person_thinks_everything_else_goes_on(
+    renderer: Renderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two lines that come at once, cut in the middle of a letter; and who waits can be stopped."""
+    read, write = os.pipe()
+    human = HumanSampler(Toy(ToyConfig()), renderer)
+    params = SamplingParams(max_tokens=50, temperature=1.0, seed=0)
+    with os.fdopen(read) as keyboard, os.fdopen(write, "wb", buffering=0) as fingers:
+        monkeypatch.setattr("sys.stdin", keyboard)
+        reply = asyncio.create_task(human.sample([], [], params, "r"))
+        await asyncio.sleep(0.1)
+        assert not reply.done()
+        typed = "grün\n\nmore\n".encode()
+        fingers.write(typed[:3])
+        await asyncio.sleep(0.1)
+        fingers.write(typed[3:])
+        assert renderer.decode((await reply).ids).startswith("grün")
+        second = asyncio.create_task(human.sample([], [], params, "r"))
+        await asyncio.sleep(0.1)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
 
 
 # ------------------------------------------------------------------------------------------------------ bad input

@@ -128,6 +128,19 @@ def test_a_step_or_run_that_is_not_there(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("mode", ["--step", "--rescore"])
+def test_a_config_of_another_version_is_named(
+    trained: Trained, tmp_path: Path, mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = trained.copy(tmp_path)
+    with sqlite3.connect(changed.database) as database:
+        database.execute("update runs set config = json_set(config, '$.train.muon_rate', 0.5) where name = 'demo'")
+    words = ["demo", "--step", "3"] if mode == "--step" else [trained.trajectories(3)[0].id, "--rescore", "step-3"]
+    assert replay(changed, *words) == 2
+    said = capsys.readouterr().err
+    assert "muon_rate=0.5: Extra inputs are not permitted. It was made with " in said and "torch" in said
+
+
 def test_kept_weights_that_were_changed_are_refused(
     trained: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

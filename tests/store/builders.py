@@ -80,9 +80,9 @@ async def record(
     return await store.recorder.add_grade(rollout, Grade(reward=reward, grader="g", grader_version="1"))
 
 
-async def start_run(store: Store) -> str:
+async def start_run(store: Store, **config: Any) -> str:
     """A run with version 0."""
-    run = await store.create_run("toy run", {"env": {"name": "toy"}}, seed=3)
+    run = await store.create_run("toy run", {"env": {"name": "toy"}} | config, seed=3)
     await store.add_version(run, parent=None, step=None, weights_hash="w0", ordinal=0)
     return run
 

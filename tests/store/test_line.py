@@ -275,7 +275,7 @@ async def test_staleness_counts_versions_from_sampling_along_the_line(store: Sto
             run, step, rows=[row(sample.trajectory.id, sample.grade_id)], metrics={}, version_after=None
         )
     ages = {(use.run, use.version_before): use.staleness for use in store.steps_of(sample.trajectory.id)}
-    assert ages == {(first, 2): 2, (later, after): 4, (other, 0): None}
+    assert ages == {(first, 2): 2, (later, after): 3, (other, 0): None}
 
 
 async def test_all_grades_of_a_trajectory_are_kept_with_what_the_grader_wrote(store: Store) -> None:

@@ -153,6 +153,18 @@ def test_a_read_only_database_is_refused(tmp_path: Path) -> None:
         Store.open(f"sqlite:///file:{path}?mode=ro&uri=true")
 
 
+async def test_a_url_that_sqlite_reads_itself_is_opened_again_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Store.open("sqlite:///file:s.db?mode=rwc&uri=true") as store:
+        assert "mode=rwc" in store.location and store.target == store.location
+        run = await start_run(store)
+        with Store.open(store.target) as again:
+            assert again.target == store.target and [one.id for one in again.runs()] == [run]
+    assert [path.name for path in tmp_path.iterdir()] == ["s.db"]
+
+
 def test_a_locked_database_is_refused_after_the_timeout(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     holder = sqlite3.connect(path, isolation_level=None)
