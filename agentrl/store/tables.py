@@ -368,7 +368,6 @@ def insertion(model: type[Base]) -> Insert:
 
 
 @cache
-@cache
 def insertion_unless_there(model: type[Base], dialect: str) -> Insert:
     """As `insertion`; a record that has the same key already stays as it is, also where another process adds it now."""
     if dialect == "sqlite":
