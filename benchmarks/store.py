@@ -81,9 +81,14 @@ class Maker:
         return drawn
 
     def task(self, run_index: int, ordinal: int) -> Task:
-        messages = [Message(role="system", content="Search, then answer."), Message(role="user", content=self.text(660))]
+        messages = [
+            Message(role="system", content="Search, then answer."),
+            Message(role="user", content=self.text(660)),
+        ]
         env = ("search", "code")[run_index % 2]
-        return Task(env=env, id=f"{env}-{run_index}-{ordinal}", split="train", messages=messages, data={"answer": ordinal})
+        return Task(
+            env=env, id=f"{env}-{run_index}-{ordinal}", split="train", messages=messages, data={"answer": ordinal}
+        )
 
     def samples(self, run: str, group: str, task: Task) -> list[Sample]:
         first_ids = self.ids(PROMPT_IDS)
@@ -111,7 +116,7 @@ class Maker:
     def _turn(self, trajectory: Trajectory, index: int, first_ids: list[int]) -> Turn:
         before = trajectory.turns[-1] if index else None
         calls = [self._call(index)] if index < TURNS - 1 else []
-        request = {"version": 0, "request_id": f"{trajectory.id}-{index}", "engine": "embedded", "finish_reason": "stop"}
+        request = {"request_id": f"{trajectory.id}-{index}", "engine": "embedded", "finish_reason": "stop"}
         sampling = {
             "max_tokens": 512, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "seed": self._random.getrandbits(63),
             "stop_token_ids": [151645],
@@ -123,12 +128,12 @@ class Maker:
             prompt_ids=self.ids(PROMPT_IDS) if index else first_ids,
             sampled_ids=self.ids(SAMPLED_IDS),
             logprobs=self.logprobs(SAMPLED_IDS),
-            calls=[EngineCall(start=0, end=SAMPLED_IDS, sampling=sampling, **request)],
+            calls=[EngineCall(start=0, end=SAMPLED_IDS, version=0, sampling=sampling, **request)],
             prompt_messages=_answer(before.tool_calls[0]) if before else trajectory.task.messages,
             message=Message(role="assistant", content=self.text(REPLY_BYTES), tool_calls=[call.call for call in calls]),
             tool_calls=calls,
             started_at=trajectory.started_at + index,
-            timings={name: self._random.random() for name in ("sample", "tools", "env")},
+            timings={name: round(self._random.random(), 6) for name in ("sample", "tools", "env")},
         )
 
     def _call(self, index: int) -> ParsedCall:
@@ -181,7 +186,10 @@ async def fill(store: Store, num_turns: int) -> Clock:
             await _train(store, run, groups, samples, grades)
         if batch % (num_batches // 10 or 1) == 0:
             done = (batch + 1) * TURNS * SAMPLES * GROUPS_AT_ONCE
-            print(f"{done:9,} turns: {done / clock.wall_s:,.0f}/s, {done / clock.cpu_s:,.0f} per second of CPU", flush=True)
+            print(
+                f"{done:9,} turns: {done / clock.wall_s:,.0f}/s, {done / clock.cpu_s:,.0f} per second of CPU",
+                flush=True,
+            )
     return clock
 
 
@@ -194,7 +202,8 @@ async def _train(
 ) -> None:
     step = await store.begin_step(run, ordinal=0, version=0)
     await store.queue.claim(run, step, groups)
-    flat = [(one.trajectory.id, id) for some, ids in zip(samples, grades, strict=True) for one, id in zip(some, ids)]
+    trajectories = [one.trajectory.id for some in samples for one in some]
+    flat = zip(trajectories, [id for ids in grades for id in ids], strict=True)
     rows = [
         StepRow(
             batch=0, position=place, trajectory=id, end_turn=TURNS - 1, grade_id=grade_id, advantage=0.123456789,

@@ -35,8 +35,8 @@ def _postgresql(element: mentions, compiler: Any, **options: Any) -> str:
     if not _holds_messages(column):
         return f"position({sought} in lower({value})) > 0"
     messages = f"convert_from({value}, 'UTF8')::json" if isinstance(column.type, LargeBinary) else value
-    found = f"position({sought} in lower(message ->> 'content')) > 0"
-    return f"EXISTS (SELECT 1 FROM json_array_elements({messages}) AS message WHERE {found})"
+    found = f"position({sought} in lower(one.message ->> 'content')) > 0"
+    return f"EXISTS (SELECT 1 FROM json_array_elements({messages}) AS one(message) WHERE {found})"
 
 
 def _holds_messages(column: Any) -> bool:
@@ -58,9 +58,6 @@ def _messages_mention(messages: str | bytes, sought: str) -> bool:
     text = messages if isinstance(messages, str) else messages.decode()
     if json.dumps(sought, ensure_ascii=False)[1:-1].casefold() not in text.casefold():
         return False
-    return any(_text_mentions(_content(message), sought) for message in json.loads(text))
-
-
-def _content(message: dict[str, Any]) -> str | None:
-    content = message.get("content")
-    return "".join(part["text"] for part in content) if isinstance(content, list) else content
+    contents = [message.get("content", "") for message in json.loads(text)]
+    texts = [part["text"] for content in contents if isinstance(content, list) for part in content]
+    return any(_text_mentions(said, sought) for said in [*texts, *contents] if isinstance(said, str))
