@@ -10,6 +10,8 @@ BENCHMARKS = (
     ["benchmarks.memory"],
     ["benchmarks.parity"],
     ["benchmarks.render"],
+    ["benchmarks.store"],
+    ["benchmarks.store_share"],
     ["benchmarks.loop"],
     ["benchmarks.loop", "--concurrency", "4000", "--rollouts", "8000"],
     ["benchmarks.sandbox", "bubblewrap"],

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import JSON, ColumnElement, Connection, Row, RowMapping, Text, and_, cast, select, tuple_
 from sqlalchemy.exc import SQLAlchemyError
 
 from agentrl.store import values
+from agentrl.store.blobs import content_hash
 from agentrl.store.faults import is_down, text_of
 from agentrl.store.records import ClaimState, RunStatus, StepState
 from agentrl.store.sealing import unseal
@@ -18,6 +19,7 @@ from agentrl.store.tables import (
     ArtifactData,
     ArtifactFiles,
     Base,
+    Blobs,
     Claims,
     EngineCalls,
     Grades,
@@ -64,16 +66,36 @@ def damaged(connection: Connection, model: type[Base], *conditions: ColumnElemen
         keys = connection.execute(page).all()
         if not keys:
             return
-        last = keys[-1]
-        for record in keys:
-            problem = _problem(connection, model, record)
-            if problem is not None:
-                yield Damage(model.__tablename__, named(record), problem)
+        first, last = keys[0], keys[-1]
+        span = and_(tuple_(*key) >= tuple_(*first), tuple_(*key) <= tuple_(*last), *conditions)
+        if not _is_good(connection, model, span, len(keys)):
+            yield from _named_damage(connection, model, keys)
+
+
+def _is_good(connection: Connection, model: type[Base], span: ColumnElement[bool], num: int) -> bool:
+    """Can a whole page be read, at once? It nearly always can."""
+    try:
+        records = connection.execute(select(*_as_text(model)).where(span)).mappings().all()
+        for record in records:
+            READERS[model](_parsed(model, record))
+    except (*UNREADABLE, SQLAlchemyError) as error:
+        if isinstance(error, SQLAlchemyError) and is_down(error):
+            raise
+        return False
+    return len(records) == num
+
+
+def _named_damage(connection: Connection, model: type[Base], keys: Sequence[Row[Any]]) -> Iterator[Damage]:
+    for key in keys:
+        problem = _problem(connection, model, key)
+        if problem is not None:
+            yield Damage(model.__tablename__, named(key), problem)
 
 
 def named(key: Row[Any]) -> str:
     """A record's key as text."""
-    return ", ".join(f"{name}={value}" for name, value in key._mapping.items())
+    values = {name: value.hex() if isinstance(value, bytes) else value for name, value in key._mapping.items()}
+    return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
 def _problem(connection: Connection, model: type[Base], key: Row[Any]) -> str | None:
@@ -145,9 +167,15 @@ def _read_trajectory(record: Record) -> None:
 
 
 def _read_turn(record: Record) -> None:
-    turn = values.read_turn(record, [], [])
+    turn = values.read_turn(record, [], [], None)
     if len(turn.sampled_ids) != len(turn.logprobs):
         raise ValueError(f"{len(turn.sampled_ids)} sampled ids, but {len(turn.logprobs)} logprobs")
+
+
+def _read_blob(record: Record) -> None:
+    hash = content_hash(record["content"])
+    if record["hash"] != hash:
+        raise ValueError(f"the hash of its content is {hash.hex()}")
 
 
 def _read_step_row(record: Record) -> None:
@@ -163,6 +191,7 @@ READERS: dict[type[Base], Callable[[Record], object]] = {
     Steps: _read_step,
     Groups: _read_group,
     Claims: lambda record: ClaimState(record["state"]),
+    Blobs: _read_blob,
     Trajectories: _read_trajectory,
     Turns: _read_turn,
     EngineCalls: values.read_engine_call,
