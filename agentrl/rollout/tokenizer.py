@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -24,3 +26,17 @@ def load_tokenizer(path: str) -> tuple[Any, list[int]]:
     except OSError:  # models without a generation config stop at the tokenizer's end token
         eos = None
     return tokenizer, eos if isinstance(eos, list) else [] if eos is None else [eos]
+
+
+def vocabulary_hash(folder: str | Path) -> str | None:
+    """Of which text each id stands for, by a model folder's tokenizer.json; None where there is none to read.
+
+    Equal for every copy of a tokenizer, also one that was saved anew.
+    """
+    try:
+        tokenizer = json.loads((Path(folder) / "tokenizer.json").read_bytes())
+        added = sorted((token["id"], token["content"]) for token in tokenizer["added_tokens"])
+        text = json.dumps([tokenizer["model"]["vocab"], added], sort_keys=True)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -22,8 +22,8 @@ from agentrl.store.database import Database, database_now
 from agentrl.store.direct import Values
 from agentrl.store.leases import find_group, held_group
 from agentrl.store.line import planned_groups
-from agentrl.store.reading import final_attempts, latest_grades
 from agentrl.store.parts import insert_task
+from agentrl.store.reading import final_attempts, latest_grades
 from agentrl.store.records import ClaimState, Lease
 from agentrl.store.sealing import seal
 from agentrl.store.tables import Groups, Trajectories, table

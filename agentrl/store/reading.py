@@ -58,8 +58,18 @@ def load_trajectories(connection: Connection, ids: Sequence[str]) -> list[Trajec
 
 def load_sample(connection: Connection, id: str) -> Sample:
     """One trajectory with its latest grade. Raises StoreError where it is missing."""
-    (trajectory,) = load_trajectories(connection, [id])
-    return _sample(trajectory, latest_grades(connection, [id]))
+    return load_samples(connection, [id])[0]
+
+
+def load_samples(connection: Connection, ids: Sequence[str]) -> list[Sample]:
+    """The trajectories with their latest grades, in the order of `ids`. Raises as `load_trajectories` does."""
+    grades = latest_grades(connection, ids)
+    return [_sample(trajectory, grades) for trajectory in load_trajectories(connection, ids)]
+
+
+def known(connection: Connection, ids: Sequence[str]) -> set[str]:
+    """Those of the ids that are a trajectory's."""
+    return set(connection.scalars(select(Trajectories.id).where(Trajectories.id.in_(ids))))
 
 
 def load_group(connection: Connection, group_id: str) -> Group:

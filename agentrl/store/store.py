@@ -27,6 +27,7 @@ from agentrl.store.records import (
 )
 from agentrl.store.schema import Migrated, migrate
 from agentrl.store.sealing import seal, unseal
+from agentrl.store.selection import Selected, Selection, page
 from agentrl.store.tables import Runs, table
 from agentrl.store.verify import verify
 from agentrl.store.writer import Writer
@@ -206,6 +207,27 @@ class Store:
         """The trajectory with its latest grade and the grade's id."""
         with self._database.reading() as connection:
             return reading.load_sample(connection, id)
+
+    def load_samples(self, ids: Sequence[str]) -> list[Sample]:
+        """The trajectories with their latest grades, in the order of `ids`."""
+        with self._database.reading() as connection:
+            return reading.load_samples(connection, ids)
+
+    def known(self, ids: Sequence[str]) -> set[str]:
+        """Those of the ids that are a trajectory's."""
+        with self._database.reading() as connection:
+            return reading.known(connection, ids)
+
+    def select(self, selection: Selection) -> Iterator[Selected]:
+        """The finished trajectories that are selected, the oldest first; read in pages, each as of its time."""
+        after: Selected | None = None
+        while True:
+            with self._database.reading() as connection:
+                found = page(connection, selection, after)
+            yield from found
+            if not found:
+                return
+            after = found[-1]
 
     def load_group(self, id: str) -> Group:
         """The group with each sample's final attempt, its latest grade and the grade's id."""

@@ -13,8 +13,8 @@ from sqlalchemy.orm import aliased
 
 from agentrl.errors import StoreError
 from agentrl.store.damage import READERS, UNREADABLE, Damage, damaged, named
-from agentrl.store.reading import load_trajectories
 from agentrl.store.parts import check_lengths
+from agentrl.store.reading import load_trajectories
 from agentrl.store.tables import Base, Grades, StepRows, Trajectories, table
 from agentrl.store.values import read_step_row
 from agentrl.types import Trajectory
