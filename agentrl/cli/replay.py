@@ -126,8 +126,8 @@ def score_again(store: Store, options: argparse.Namespace) -> int:
     sample = store.load_sample(id)
     its_run = store.find_run(sample.trajectory.run)
     model, top = model_folder(options.rescore, its_run), options.top or 20
-    scores = rescore(sample, TrainConfig.model_validate(its_run.config["train"]), model)
-    decode = decoder(options.model or its_run.config["model_folder"])
+    scores = rescore(sample, TrainConfig.model_validate(its_run.config.get("train", {})), model)
+    decode = decoder(options.model or its_run.config.get("model_folder"))
     print(f"{len(scores)} sampled ids under {model}; the {min(top, len(scores))} that differ most:")
     for score in scores[:top]:
         print(visible(_score_line(score, decode)))

@@ -24,7 +24,7 @@ from agentrl.exchange.examples import (
     whole_example,
 )
 from agentrl.exchange.files import writing
-from agentrl.rollout.tokenizer import vocabulary_hash
+from agentrl.rollout.tokenizer import recorded_vocabulary
 from agentrl.store.records import RunRecord
 from agentrl.store.selection import Selected, Selection
 from agentrl.store.store import Store
@@ -223,7 +223,7 @@ def _chunks(ids: Iterator[str]) -> Iterator[list[str]]:
 
 def source_of(run: RunRecord, tools: list[Json] | None) -> Source:
     """What is known of a run; `tools`: in place of those of its environment."""
-    vocabulary = run.config.get("vocabulary") or vocabulary_hash(run.config.get("model_folder") or "")
+    vocabulary = recorded_vocabulary(run.config)
     if tools is not None:
         return Source(tools=lambda trajectory: tools, vocabulary=vocabulary)
     if run.config.get("command") == "import":

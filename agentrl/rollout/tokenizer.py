@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,3 +41,9 @@ def vocabulary_hash(folder: str | Path) -> str | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def recorded_vocabulary(config: Mapping[str, Any]) -> str | None:
+    """The same of what a run was rendered with, by its stored config; None where that isn't there any more."""
+    known: str | None = config.get("vocabulary")
+    return known or vocabulary_hash(config.get("model_folder") or "")
