@@ -15,9 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.types import Message, Trajectory, Turn
+from agentrl.types import Message, StopReason, Trajectory, Turn
 
 Json = dict[str, Any]
+_CUT = frozenset({StopReason.TURN_LENGTH, StopReason.TOKEN_BUDGET, StopReason.CONTEXT_OVERFLOW})
+"""Endings in which the last reply may have been cut."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -31,21 +33,32 @@ class Conversation:
     """Messages before the first reply."""
 
 
-def conversations(trajectory: Trajectory) -> list[Conversation]:
+def conversations(trajectory: Trajectory, *, with_cut: bool = True) -> list[Conversation]:
     """In the order of their first turns; those without a trained turn are left out.
+
+    `with_cut`: also a last reply that was cut. A template would end it as if it were whole.
 
     Where the template writes each prompt anew, ids don't tell a replaced conversation from a longer one: there it is
     one that holds a system message or a reply, or that begins as the first one did.
     """
     agents = dict.fromkeys(turn.agent for turn in trajectory.turns if turn.trained)
-    return [one for agent in agents for one in _of_agent(trajectory, agent) if any(one.learnt)]
+    return [one for agent in agents for one in _of_agent(trajectory, agent, with_cut) if any(one.learnt)]
 
 
-def _of_agent(trajectory: Trajectory, agent: str) -> Iterator[Conversation]:
+def _of_agent(trajectory: Trajectory, agent: str, with_cut: bool) -> Iterator[Conversation]:
     turns = trajectory.turns_of(agent)
+    if not with_cut and _is_cut(trajectory, turns[-1]):
+        turns.pop()
     starts = [place for place, turn in enumerate(turns) if place == 0 or _is_whole(trajectory, turn, turns[0])]
     for start, end in zip(starts, [*starts[1:], len(turns)], strict=True):
         yield _joined(turns[start:end])
+
+
+def _is_cut(trajectory: Trajectory, last: Turn) -> bool:
+    """As its server said; of a script's reply the ending tells it, and that nothing followed."""
+    if last.calls:
+        return last.calls[-1].finish_reason != "stop"
+    return trajectory.stop_reason in _CUT and "env" not in last.timings
 
 
 def _joined(turns: list[Turn]) -> Conversation:

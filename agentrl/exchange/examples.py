@@ -77,12 +77,12 @@ def provenance(sample: Sample, source: Source) -> Json:
 
 
 def message_examples(sample: Sample, source: Source, skipped: Skipped) -> Iterator[Json]:
-    """One per conversation: several where an environment replaced it."""
+    """One per conversation: several where an environment replaced it. A reply that was cut is left out."""
     if not _is_trained(sample, skipped):
         return
-    found = [one for one in conversations(sample.trajectory) if one.num_prompt]
+    found = [one for one in conversations(sample.trajectory, with_cut=False) if one.num_prompt]
     if not found:
-        skipped["no conversation in which the policy said anything"] += 1
+        skipped["no whole reply to a message"] += 1
     for one in found:
         messages = [_weighted(one, place) for place in range(len(one.messages))]
         tools = list(source.tools(sample.trajectory))
