@@ -1,10 +1,11 @@
-"""Token arrays as bytes: little-endian int32 ids and float32 logprobs, four bytes an element, no header.
+"""Token arrays as bytes, without a header.
 
-The length of an array is the length of its blob divided by four. Ids round-trip exactly. Logprobs come from
-engines that compute them in float32, so float32 holds them exactly (NaN and infinities included); a value that
-is no float32 is rounded to the nearest one.
+Ids are variable-length numbers (LEB128): seven bits a byte, the lowest first; the high bit says that more follow. An
+id below 128 takes one byte, below 16,384 two, below 2,097,152 three. Frequent ids are small, so that is less than two
+bytes on average. Logprobs are little-endian float32. Engines compute them in float32, so that is exact (NaN and
+infinities included); a value that is no float32 is rounded to the nearest one.
 
-Read one by hand: ``struct.unpack(f"<{len(blob) // 4}i", blob)`` or ``numpy.frombuffer(blob, "<i4")``.
+By hand: an array has as many ids as its blob has bytes below 128, and as many logprobs as a quarter of its length.
 """
 
 from __future__ import annotations
@@ -13,16 +14,36 @@ import struct
 from collections.abc import Sequence
 
 _WIDTH = 4
+_LARGEST = 2**31 - 1
 
 
 def encode_ids(ids: Sequence[int]) -> bytes:
-    """Ids as little-endian int32. Raises struct.error where one is no integer or needs more than 32 bits."""
-    return struct.pack(f"<{len(ids)}i", *ids)
+    """Ids of 0 to 2**31 - 1. Raises ValueError for one that is outside of it, TypeError for what is no integer."""
+    if ids and not 0 <= min(ids) <= max(ids) <= _LARGEST:
+        raise ValueError(f"ids are {min(ids)} to {max(ids)}, not within 0 to {_LARGEST}")
+    blob = bytearray()
+    for id in ids:
+        while id > 0x7F:
+            blob.append(id & 0x7F | 0x80)
+            id >>= 7
+        blob.append(id)
+    return bytes(blob)
 
 
 def decode_ids(blob: bytes) -> list[int]:
-    """The inverse of `encode_ids`."""
-    return list(struct.unpack(f"<{len(blob) // _WIDTH}i", blob))
+    """The inverse of `encode_ids`. Raises ValueError for bytes that it doesn't make."""
+    ids = []
+    id = shift = 0
+    for byte in blob:
+        if byte > 0x7F:
+            id |= (byte & 0x7F) << shift
+            shift += 7
+        else:
+            ids.append(id | byte << shift)
+            id = shift = 0
+    if shift or (ids and max(ids) > _LARGEST):
+        raise ValueError(f"{len(blob)} bytes are no ids: the last is cut, or one is too large")
+    return ids
 
 
 def encode_logprobs(logprobs: Sequence[float]) -> bytes:

@@ -11,6 +11,7 @@ from sqlalchemy import JSON, ColumnElement, Connection, Row, RowMapping, Text, a
 from sqlalchemy.exc import SQLAlchemyError
 
 from agentrl.store import values
+from agentrl.store.blobs import content_hash
 from agentrl.store.faults import is_down, text_of
 from agentrl.store.records import ClaimState, RunStatus, StepState
 from agentrl.store.sealing import unseal
@@ -18,6 +19,7 @@ from agentrl.store.tables import (
     ArtifactData,
     ArtifactFiles,
     Base,
+    Blobs,
     Claims,
     EngineCalls,
     Grades,
@@ -73,7 +75,8 @@ def damaged(connection: Connection, model: type[Base], *conditions: ColumnElemen
 
 def named(key: Row[Any]) -> str:
     """A record's key as text."""
-    return ", ".join(f"{name}={value}" for name, value in key._mapping.items())
+    values = {name: value.hex() if isinstance(value, bytes) else value for name, value in key._mapping.items()}
+    return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
 def _problem(connection: Connection, model: type[Base], key: Row[Any]) -> str | None:
@@ -145,9 +148,15 @@ def _read_trajectory(record: Record) -> None:
 
 
 def _read_turn(record: Record) -> None:
-    turn = values.read_turn(record, [], [])
+    turn = values.read_turn(record, [], [], None)
     if len(turn.sampled_ids) != len(turn.logprobs):
         raise ValueError(f"{len(turn.sampled_ids)} sampled ids, but {len(turn.logprobs)} logprobs")
+
+
+def _read_blob(record: Record) -> None:
+    hash = content_hash(record["content"])
+    if record["hash"] != hash:
+        raise ValueError(f"the hash of its content is {hash.hex()}")
 
 
 def _read_step_row(record: Record) -> None:
@@ -163,6 +172,7 @@ READERS: dict[type[Base], Callable[[Record], object]] = {
     Steps: _read_step,
     Groups: _read_group,
     Claims: lambda record: ClaimState(record["state"]),
+    Blobs: _read_blob,
     Trajectories: _read_trajectory,
     Turns: _read_turn,
     EngineCalls: values.read_engine_call,

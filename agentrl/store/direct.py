@@ -8,12 +8,15 @@ and bytes, with JSON as text (see `sealing.seal`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, Delete, Dialect, Insert, Select, Update
+from sqlalchemy import Connection, Delete, Dialect, Insert, Select, Update, insert
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine.interfaces import DBAPICursor
 from sqlalchemy.exc import DBAPIError
+
+from agentrl.store.tables import Base, table
 
 Values = Mapping[str, Any]
 Statement = Insert | Update | Delete | Select[*tuple[Any, ...]]
@@ -31,6 +34,20 @@ def find(connection: Connection, statement: Statement, values: Values) -> dict[s
     record, columns = cursor.fetchone(), cursor.description
     cursor.close()
     return None if record is None else {column[0]: value for column, value in zip(columns, record, strict=True)}
+
+
+@cache
+def insertion(model: type[Base]) -> Insert:
+    """The INSERT into the table behind `model`, made once: building and hashing a statement costs more than SQLite."""
+    return insert(table(model))
+
+
+@cache
+def insertion_unless_there(model: type[Base], dialect: str) -> Insert:
+    """As `insertion`; a record that has the same key already stays as it is, also where another process adds it now."""
+    if dialect == "sqlite":
+        return sqlite.insert(table(model)).on_conflict_do_nothing()
+    return postgresql.insert(table(model)).on_conflict_do_nothing()
 
 
 def _run(connection: Connection, statement: Statement, records: tuple[Values, ...] | list[Values]) -> DBAPICursor:

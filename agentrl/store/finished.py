@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from itertools import chain
 
 from sqlalchemy import Connection
 
 from agentrl.errors import StoreError
 from agentrl.store import values
+from agentrl.store.blobs import insert_blobs
 from agentrl.store.direct import find
 from agentrl.store.leases import held_group
 from agentrl.store.parts import (
     ADD_GRADE,
+    ArtifactRecords,
+    TurnRecords,
     artifact_records,
-    check_lengths,
     check_place,
     checked,
-    engine_call_records,
     insert_all,
     insert_task,
-    tool_call_records,
+    turn_records,
 )
 from agentrl.store.tables import ArtifactData, ArtifactFiles, EngineCalls, ToolCalls, Trajectories, Turns
 from agentrl.store.values import Record
@@ -38,8 +38,10 @@ class Finished:
         self._trajectories = [_trajectory_record(one, lease_generation) for one in trajectories]
         self._tasks = {record["task"]: one.task for record, one in zip(self._trajectories, trajectories, strict=True)}
         self._turns = [record for one in trajectories for record in _turn_records(one)]
-        self._parts = [_parts(one) for one in trajectories]
+        self._artifacts = [_artifact_records(one) for one in trajectories]
         self._grades = [_grade_record(sample) for sample in samples]
+        for record, grade in zip(self._trajectories, self._grades, strict=True):
+            record["reward"] = grade and grade["reward"]
 
     def insert(self, connection: Connection) -> list[int | None]:
         """Insert them; the ids of their grades. Raises LeaseLost where a group isn't leased under the generation."""
@@ -50,11 +52,19 @@ class Finished:
                 check_place(record, held[record["group_id"]])
         for task in self._tasks.values():
             insert_task(connection, task)
+        insert_blobs(connection, self._blobs().values())
         insert_all(connection, Trajectories, self._trajectories)
-        insert_all(connection, Turns, self._turns)
-        for place, model in enumerate((EngineCalls, ToolCalls, ArtifactData, ArtifactFiles)):
-            insert_all(connection, model, list(chain.from_iterable(parts[place] for parts in self._parts)))
+        insert_all(connection, Turns, [one.turn for one in self._turns])
+        insert_all(connection, EngineCalls, [call for one in self._turns for call in one.engine_calls])
+        insert_all(connection, ToolCalls, [call for one in self._turns for call in one.tool_calls])
+        insert_all(connection, ArtifactData, [data for one in self._artifacts for data in one.data])
+        insert_all(connection, ArtifactFiles, [file for one in self._artifacts for file in one.files])
         return [_insert_grade(connection, grade) for grade in self._grades]
+
+    def _blobs(self) -> dict[bytes, Record]:
+        of_turns = [blob for one in self._turns for blob in one.blobs]
+        of_artifacts = [blob for one in self._artifacts for blob in one.blobs]
+        return {blob["hash"]: blob for blob in of_turns + of_artifacts}
 
 
 def _trajectory_record(trajectory: Trajectory, lease_generation: int) -> Record:
@@ -65,20 +75,15 @@ def _trajectory_record(trajectory: Trajectory, lease_generation: int) -> Record:
     return record | counts | {"lease_generation": lease_generation}
 
 
-def _turn_records(trajectory: Trajectory) -> list[Record]:
+def _turn_records(trajectory: Trajectory) -> list[TurnRecords]:
     for due, turn in enumerate(trajectory.turns):
         if turn.index != due:
             raise StoreError(f"trajectory {trajectory.id}: turn {turn.index} came where {due} was due")
-        check_lengths(trajectory.id, turn)
-    return checked(trajectory.id, lambda: [values.turn_record(trajectory.id, turn) for turn in trajectory.turns])
+    return [turn_records(trajectory, turn) for turn in trajectory.turns]
 
 
-def _parts(trajectory: Trajectory) -> tuple[list[Record], list[Record], list[Record], list[Record]]:
-    """The records of engine calls, tool calls, artifacts' data and files."""
-    id, turns = trajectory.id, trajectory.turns
-    calls = checked(id, lambda: [record for turn in turns for record in engine_call_records(id, turn)])
-    of_tools = checked(id, lambda: [record for turn in turns for record in tool_call_records(id, turn)])
-    return calls, of_tools, *checked(id, lambda: artifact_records(id, trajectory.artifacts))
+def _artifact_records(trajectory: Trajectory) -> ArtifactRecords:
+    return checked(trajectory.id, lambda: artifact_records(trajectory.id, trajectory.artifacts))
 
 
 def _grade_record(sample: Sample) -> Record | None:

@@ -60,6 +60,11 @@ UPDATE_CALL = (
     .values({name: bindparam("new_" + name) for name in CALL_CHANGES})
 )
 
+SET_REWARD = (
+    update(_trajectories).where(_trajectories.c.id == bindparam("trajectory")).values(reward=bindparam("new_reward"))
+)
+"""Before the grade is inserted: the record's lock sees to it that the latest grade, by its id, sets it last."""
+
 
 def explain(connection: Connection, trajectory_id: str) -> int:
     """Raise LeaseLost or StoreError if the trajectory can't be written; else how many turns it has."""

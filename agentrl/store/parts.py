@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from sqlalchemy import Connection, bindparam, select
 
 from agentrl.errors import StoreError
 from agentrl.store import values
-from agentrl.store.direct import Values, execute, find
+from agentrl.store.blobs import share
+from agentrl.store.direct import Values, execute, find, insertion, insertion_unless_there
 from agentrl.store.sealing import seal
-from agentrl.store.tables import Base, Grades, Tasks, insertion, insertion_unless_there
+from agentrl.store.tables import Base, Grades, Tasks
 from agentrl.store.values import Record
-from agentrl.types import Artifacts, Sampler, Task, Turn
+from agentrl.types import Artifacts, ParsedCall, Sampler, Task, Trajectory, Turn
 
 T = TypeVar("T")
 _FIND_TASK = (
@@ -69,23 +70,66 @@ def check_lengths(trajectory_id: str, turn: Turn) -> None:
         raise StoreError(f"{where}: {num_sampled} sampled ids, but engine calls cover {end}")
 
 
-def insert_all(connection: Connection, model: type[Base], records: Sequence[Record]) -> None:
-    if records:
-        execute(connection, insertion(model), *records)
+class TurnRecords(NamedTuple):
+    """A turn with what it holds, by table."""
+
+    turn: Record
+    blobs: list[Record]
+    engine_calls: list[Record]
+    tool_calls: list[Record]
 
 
-def engine_call_records(trajectory_id: str, turn: Turn) -> list[Record]:
-    return [values.engine_call_record(trajectory_id, turn.index, i, call) for i, call in enumerate(turn.calls)]
+def turn_records(trajectory: Trajectory, turn: Turn) -> TurnRecords:
+    """The records of a turn. Raises StoreError, naming trajectory and turn, where it doesn't fit together (T5)."""
+    check_lengths(trajectory.id, turn)
+    return checked(trajectory.id, lambda: _turn_records(trajectory, turn))
+
+
+def _turn_records(trajectory: Trajectory, turn: Turn) -> TurnRecords:
+    is_first = turn.parent is None
+    record = values.turn_record(trajectory.id, turn, values.answers_of(_calls_before(trajectory, turn)))
+    return TurnRecords(
+        record,
+        _shared(record, "prompt_ids", "prompt_messages") if is_first else [],
+        [values.engine_call_record(trajectory.id, turn.index, i, call) for i, call in enumerate(turn.calls)],
+        tool_call_records(trajectory.id, turn),
+    )
+
+
+def _calls_before(trajectory: Trajectory, turn: Turn) -> list[ParsedCall]:
+    """The tool calls whose results the turn's prompt may hold; those were written by `update_turn` before."""
+    has_parent = turn.parent is not None and turn.parent < len(trajectory.turns)
+    return trajectory.turns[turn.parent or 0].tool_calls if has_parent else []
 
 
 def tool_call_records(trajectory_id: str, turn: Turn) -> list[Record]:
+    """The records of a turn's tool calls."""
     return [values.tool_call_record(trajectory_id, turn.index, i, call) for i, call in enumerate(turn.tool_calls)]
 
 
-def artifact_records(trajectory_id: str, artifacts: Artifacts) -> tuple[list[Record], list[Record]]:
+class ArtifactRecords(NamedTuple):
+    """A trajectory's artifacts, by table."""
+
+    data: list[Record]
+    files: list[Record]
+    blobs: list[Record]
+
+
+def artifact_records(trajectory_id: str, artifacts: Artifacts) -> ArtifactRecords:
+    """The records of a trajectory's artifacts."""
     data = [seal({"trajectory_id": trajectory_id, "data": artifacts.data})] if artifacts.data else []
     files = [
-        seal({"trajectory_id": trajectory_id, "position": i, "name": name, "content": content})
+        seal({"trajectory_id": trajectory_id, "position": i, "name": name, "content": content, "content_hash": None})
         for i, (name, content) in enumerate(artifacts.files.items())
     ]
-    return data, files
+    return ArtifactRecords(data, files, [blob for file in files for blob in _shared(file, "content")])
+
+
+def _shared(record: Record, *columns: str) -> list[Record]:
+    return [blob for column in columns if (blob := share(record, column)) is not None]
+
+
+def insert_all(connection: Connection, model: type[Base], records: Sequence[Record]) -> None:
+    """Insert what there is."""
+    if records:
+        execute(connection, insertion(model), *records)

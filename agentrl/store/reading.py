@@ -12,6 +12,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from agentrl.errors import StoreError
 from agentrl.store import values
+from agentrl.store.blobs import contents, restored
 from agentrl.store.damage import UNREADABLE, damage_of
 from agentrl.store.faults import is_down
 from agentrl.store.sealing import unseal
@@ -33,7 +34,7 @@ from agentrl.types import Artifacts, EngineCall, Grade, Group, GroupState, Parse
 CHUNK = 500
 """Ids per query: databases bound the number of parameters."""
 
-TurnKey = tuple[str, int]
+TurnKey = tuple[str, int | None]
 
 
 def load_trajectories(connection: Connection, ids: Sequence[str]) -> list[Trajectory]:
@@ -146,9 +147,10 @@ def _load_turns(connection: Connection, ids: Sequence[str]) -> dict[str, list[Tu
     for record in _records(connection, ToolCalls, ToolCalls.trajectory_id, ids):
         tool_calls[record["trajectory_id"], record["turn"]].append(values.read_tool_call(record))
     turns: dict[str, list[Turn]] = defaultdict(list)
-    for record in _records(connection, Turns, Turns.trajectory_id, ids):
-        key = (record["trajectory_id"], record["turn"])
-        turns[key[0]].append(values.read_turn(record, calls[key], tool_calls[key]))
+    for whole in _restored(connection, Turns, ids, "prompt_ids", "prompt_messages"):
+        key = (whole["trajectory_id"], whole["turn"])
+        answers = values.answers_of(tool_calls[key[0], whole["parent"]])
+        turns[key[0]].append(values.read_turn(whole, calls[key], tool_calls[key], answers))
     return turns
 
 
@@ -156,10 +158,19 @@ def _load_artifacts(connection: Connection, ids: Sequence[str]) -> dict[str, Art
     artifacts: dict[str, Artifacts] = defaultdict(Artifacts)
     for record in _records(connection, ArtifactData, ArtifactData.trajectory_id, ids):
         artifacts[record["trajectory_id"]].data = unseal(record)["data"]
-    for record in _records(connection, ArtifactFiles, ArtifactFiles.trajectory_id, ids):
-        file = unseal(record)
-        artifacts[record["trajectory_id"]].files[file["name"]] = file["content"]
+    for file in map(unseal, _restored(connection, ArtifactFiles, ids, "content")):
+        artifacts[file["trajectory_id"]].files[file["name"]] = file["content"]
     return artifacts
+
+
+def _restored(
+    connection: Connection, model: type[Turns] | type[ArtifactFiles], ids: Sequence[str], *columns: str
+) -> Iterator[dict[Any, Any]]:
+    """As `_records`, with what `blobs` keeps of these columns."""
+    records = list(_records(connection, model, model.trajectory_id, ids))
+    blobs = contents(connection, (record[column + "_hash"] for record in records for column in columns))
+    for record in records:
+        yield dict(record) | {column: restored(record, column, blobs) for column in columns}
 
 
 def _records(

@@ -9,21 +9,21 @@ from sqlalchemy import Connection
 
 from agentrl.errors import StoreError
 from agentrl.store import guarded, values
-from agentrl.store.direct import execute, find
+from agentrl.store.blobs import insert_blobs
+from agentrl.store.direct import execute, find, insertion
 from agentrl.store.finished import Finished
 from agentrl.store.leases import held_group
 from agentrl.store.parts import (
     ADD_GRADE,
     artifact_records,
-    check_lengths,
     check_place,
     checked,
-    engine_call_records,
     insert_all,
     insert_task,
     tool_call_records,
+    turn_records,
 )
-from agentrl.store.tables import ArtifactData, ArtifactFiles, EngineCalls, ToolCalls, Trajectories, Turns, insertion
+from agentrl.store.tables import ArtifactData, ArtifactFiles, EngineCalls, ToolCalls, Trajectories, Turns
 from agentrl.store.writer import Writer
 from agentrl.types import Grade, Sample, Trajectory, Turn
 
@@ -61,20 +61,18 @@ class SqlRecorder:
 
         Raises StoreError, naming trajectory and turn, where lengths don't agree (T5).
         """
-        check_lengths(trajectory.id, turn)
-        record = checked(trajectory.id, lambda: values.turn_record(trajectory.id, turn))
-        calls = checked(trajectory.id, lambda: engine_call_records(trajectory.id, turn))
-        tool_calls = checked(trajectory.id, lambda: tool_call_records(trajectory.id, turn))
-        num_sampled = len(turn.sampled_ids) if turn.trained else 0
-        count = {"trajectory": trajectory.id, "index": turn.index, "sampled": num_sampled}
+        records = turn_records(trajectory, turn)
+        turn_index, num_sampled = turn.index, len(turn.sampled_ids) if turn.trained else 0
+        count = {"trajectory": trajectory.id, "index": turn_index, "sampled": num_sampled}
 
         def work(connection: Connection) -> None:
             if execute(connection, guarded.COUNT_TURN, count) == 0:
                 due = guarded.explain(connection, trajectory.id)
-                raise StoreError(f"trajectory {trajectory.id}: turn {record['turn']} came where {due} was due")
-            execute(connection, insertion(Turns), record)
-            insert_all(connection, EngineCalls, calls)
-            insert_all(connection, ToolCalls, tool_calls)
+                raise StoreError(f"trajectory {trajectory.id}: turn {turn_index} came where {due} was due")
+            insert_blobs(connection, records.blobs)
+            execute(connection, insertion(Turns), records.turn)
+            insert_all(connection, EngineCalls, records.engine_calls)
+            insert_all(connection, ToolCalls, records.tool_calls)
 
         await self._writer.write(work)
 
@@ -103,14 +101,15 @@ class SqlRecorder:
         num_turns = len(trajectory.turns)
         ending = {"new_" + name: record[name] for name in guarded.TRAJECTORY_CHANGES}
         ending |= {"trajectory": trajectory.id, "num": num_turns}
-        data, files = checked(trajectory.id, lambda: artifact_records(trajectory.id, trajectory.artifacts))
+        artifacts = checked(trajectory.id, lambda: artifact_records(trajectory.id, trajectory.artifacts))
 
         def work(connection: Connection) -> None:
             if execute(connection, guarded.FINISH, ending) == 0:
                 recorded = guarded.explain(connection, trajectory.id)
                 raise StoreError(f"trajectory {trajectory.id} has {num_turns} turns, of which {recorded} were recorded")
-            insert_all(connection, ArtifactData, data)
-            insert_all(connection, ArtifactFiles, files)
+            insert_blobs(connection, artifacts.blobs)
+            insert_all(connection, ArtifactData, artifacts.data)
+            insert_all(connection, ArtifactFiles, artifacts.files)
 
         await self._writer.write(work)
 
@@ -124,6 +123,7 @@ class SqlRecorder:
 
         def work(connection: Connection) -> int:
             guarded.check_gradable(connection, trajectory.id, lease_generation)
+            execute(connection, guarded.SET_REWARD, {"trajectory": trajectory.id, "new_reward": record["reward"]})
             added = find(connection, ADD_GRADE, record)
             assert added is not None, "an insert of one record returns its key"
             return int(added["id"])

@@ -1,7 +1,8 @@
 """The data model in SQL. Read it with plain SQL: text is in text columns, times are Unix seconds.
 
-Token arrays are blobs (see `codec`). `raw` keeps the originals of values that SQL can't hold (see `sealing`).
-Ids of versions and steps count up within a run and are never re-used; records are never deleted.
+Token arrays are blobs (see `codec`). `raw` keeps the originals of values that SQL can't hold (see `sealing`). What
+repeats is kept once: first prompts and files in `blobs`, a reply's text in `turns.text`, a tool's result in
+`tool_calls.result`. Ids of versions and steps count up within a run and are never re-used.
 
     select turn, text, reward from turns where trajectory_id = '…' order by turn;
     select stop_reason, count(*) from trajectories group by stop_reason;
@@ -9,7 +10,6 @@ Ids of versions and steps count up within a run and are never re-used; records a
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, cast
 
 from sqlalchemy import (
@@ -20,16 +20,13 @@ from sqlalchemy import (
     ForeignKey,
     ForeignKeyConstraint,
     Index,
-    Insert,
     LargeBinary,
     MetaData,
     Table,
     Text,
     UniqueConstraint,
-    insert,
     text,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 _NAMES = {
@@ -43,6 +40,12 @@ _NAMES = {
 TURN_KEY = ["turns.trajectory_id", "turns.turn"]
 VERSION_KEY = ["versions.run_id", "versions.id"]
 STEP_KEY = ["steps.run_id", "steps.id"]
+
+
+def _reference(table_name: str, column: str) -> Index:
+    """Finds the records that refer to a blob, of the few that do."""
+    is_set = text(f"{column} IS NOT NULL")
+    return Index(f"ix_{table_name}_{column}", column, sqlite_where=is_set, postgresql_where=is_set)
 
 
 class Base(DeclarativeBase):
@@ -192,14 +195,25 @@ class Claims(Base):
     claimed_at: Mapped[float]
 
 
+class Blobs(Base):
+    """Contents that come again and again, kept once (see `agentrl.store.blobs`)."""
+
+    __tablename__ = "blobs"
+
+    hash: Mapped[bytes] = mapped_column(primary_key=True)
+    content: Mapped[bytes]
+    """JSON in UTF-8, ids or a file, as the column that refers to it says."""
+
+
 class Trajectories(Sealed, Base):
-    """One rollout. `stop_reason` is NULL while it runs; nothing changes once it is set."""
+    """One rollout. `stop_reason` is NULL while it runs; nothing but `reward` changes once it is set."""
 
     __tablename__ = "trajectories"
     __table_args__ = (
         UniqueConstraint("group_id", "sample", "reissue", "attempt"),
-        Index(None, "run_id", "stop_reason"),
-        Index(None, "started_at"),
+        # In the order of lists, with all that is asked for: what doesn't match is passed over without its record.
+        Index("ix_trajectories_of_run", "run_id", "started_at", "id", "stop_reason", "reward", "env"),
+        Index("ix_trajectories_newest", "started_at", "id", "env", "stop_reason", "reward"),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -225,13 +239,21 @@ class Trajectories(Sealed, Base):
     num_turns: Mapped[int]
     num_sampled: Mapped[int]
     """Ids sampled in trained turns."""
+    env: Mapped[str] = mapped_column(server_default=text("''"))
+    """The task's, so that it can be searched for."""
+    reward: Mapped[float | None]
+    """The latest grade's, so that it can be searched for."""
 
 
 class Turns(Sealed, Base):
     """One reply. context = full(parent)[:keep] + prompt_ids; full = context + sampled_ids."""
 
     __tablename__ = "turns"
-    __table_args__ = (ForeignKeyConstraint(["trajectory_id", "parent"], TURN_KEY),)
+    __table_args__ = (
+        ForeignKeyConstraint(["trajectory_id", "parent"], TURN_KEY),
+        _reference("turns", "prompt_ids_hash"),
+        _reference("turns", "prompt_messages_hash"),
+    )
 
     trajectory_id: Mapped[str] = mapped_column(ForeignKey("trajectories.id"), primary_key=True)
     turn: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
@@ -242,14 +264,20 @@ class Turns(Sealed, Base):
     sampler: Mapped[str]
     reward: Mapped[float | None]
     text: Mapped[str]
-    """The reply's content, for reading; `message` holds the whole reply."""
+    """The reply's content."""
     message: Mapped[dict[str, Any]]
+    """The reply, without a `content` that is `text` and without `tool_calls` that are those of the table."""
     prompt_messages: Mapped[list[Any]]
+    """A tool's message without `content` has the result of the parent's tool call with its `tool_call_id`."""
     prompt_ids: Mapped[bytes]
     sampled_ids: Mapped[bytes]
     logprobs: Mapped[bytes]
     timings: Mapped[dict[str, Any]]
     started_at: Mapped[float]
+    prompt_ids_hash: Mapped[bytes | None] = mapped_column(ForeignKey("blobs.hash"))
+    """Where it is set, `prompt_ids` is empty, and `blobs` has them."""
+    prompt_messages_hash: Mapped[bytes | None] = mapped_column(ForeignKey("blobs.hash"))
+    """Where it is set, `prompt_messages` is empty, and `blobs` has them as JSON."""
 
 
 class EngineCalls(Sealed, Base):
@@ -274,7 +302,7 @@ class ToolCalls(Sealed, Base):
     """One tool call of a turn with what became of it; the span is over the turn's sampled ids."""
 
     __tablename__ = "tool_calls"
-    __table_args__ = (ForeignKeyConstraint(["trajectory_id", "turn"], TURN_KEY), Index(None, "name", "status"))
+    __table_args__ = (ForeignKeyConstraint(["trajectory_id", "turn"], TURN_KEY),)
 
     trajectory_id: Mapped[str] = mapped_column(primary_key=True)
     turn: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
@@ -305,11 +333,14 @@ class ArtifactFiles(Sealed, Base):
     """The named files of a trajectory's artifacts."""
 
     __tablename__ = "artifact_files"
+    __table_args__ = (_reference("artifact_files", "content_hash"),)
 
     trajectory_id: Mapped[str] = mapped_column(ForeignKey("trajectories.id"), primary_key=True)
     position: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     name: Mapped[str]
     content: Mapped[bytes]
+    content_hash: Mapped[bytes | None] = mapped_column(ForeignKey("blobs.hash"))
+    """Where it is set, `content` is empty, and `blobs` has it."""
 
 
 class Grades(Sealed, Base):
@@ -359,17 +390,3 @@ class StepRows(Sealed, Base):
 def table(model: type[Base]) -> Table:
     """The Core table behind `model`: writes go past the ORM's unit of work."""
     return cast(Table, model.__table__)
-
-
-@cache
-def insertion(model: type[Base]) -> Insert:
-    """The INSERT into the table behind `model`, made once: building and hashing a statement costs more than SQLite."""
-    return insert(table(model))
-
-
-@cache
-def insertion_unless_there(model: type[Base], dialect: str) -> Insert:
-    """As `insertion`; a record that has the same key already stays as it is, also where another process adds it now."""
-    if dialect == "sqlite":
-        return sqlite.insert(table(model)).on_conflict_do_nothing()
-    return postgresql.insert(table(model)).on_conflict_do_nothing()

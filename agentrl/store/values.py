@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from agentrl.store.codec import decode_ids, decode_logprobs, encode_ids, encode_logprobs
@@ -25,6 +25,9 @@ from agentrl.types import (
 )
 
 Record = dict[str, Any]
+Answers = Mapping[str, str | None]
+"""{id of a tool call: its result}."""
+NO_ANSWERS: Answers = {}
 
 
 def task_identity(task: Task) -> str:
@@ -69,6 +72,8 @@ def trajectory_record(trajectory: Trajectory) -> Record:
             "forked_from_turn": fork_turn,
             "started_at": trajectory.started_at,
             "finished_at": trajectory.finished_at,
+            "env": trajectory.task.env,
+            "reward": None,
         }
     )
 
@@ -98,8 +103,8 @@ def turn_changes(turn: Turn) -> Record:
     return {"new_reward": sealed["reward"], "new_timings": sealed["timings"], "new_raw": raw}
 
 
-def turn_record(trajectory_id: str, turn: Turn) -> Record:
-    """A record of `turns`."""
+def turn_record(trajectory_id: str, turn: Turn, answers: Answers = NO_ANSWERS) -> Record:
+    """A record of `turns`. `answers`: what the tools gave to the calls of its parent."""
     return seal(
         {
             "trajectory_id": trajectory_id,
@@ -113,31 +118,73 @@ def turn_record(trajectory_id: str, turn: Turn) -> Record:
             "started_at": turn.started_at,
             "reward": turn.reward,
             "text": turn.message.text,
-            "message": turn.message.model_dump(exclude_none=True),
+            "message": _reply(turn),
             "timings": turn.timings,
             "agent": turn.agent,
             "trained": turn.trained,
-            "prompt_messages": [message.model_dump(exclude_none=True) for message in turn.prompt_messages],
+            "prompt_messages": [_asked(message, answers) for message in turn.prompt_messages],
+            "prompt_ids_hash": None,
+            "prompt_messages_hash": None,
         }
     )
 
 
-def read_turn(record: Mapping[Any, Any], calls: list[EngineCall], tool_calls: list[ParsedCall]) -> Turn:
-    """The inverse of `turn_record`, put together with its calls."""
+def answers_of(calls: Iterable[ParsedCall]) -> Answers:
+    """{id of a tool call: its result}."""
+    return {call.call.id: call.result for call in calls}
+
+
+def _reply(turn: Turn) -> Record:
+    """The message without what `turns.text` and `tool_calls` hold."""
+    reply = turn.message.model_dump(exclude_none=True)
+    if isinstance(turn.message.content, str):
+        del reply["content"]
+    if turn.message.tool_calls == [call.call for call in turn.tool_calls]:
+        del reply["tool_calls"]
+    return reply
+
+
+def _asked(message: Message, answers: Answers) -> Record:
+    """A message of a prompt, without a content that is the result of the call that it answers."""
+    values = message.model_dump(exclude_none=True)
+    if not message.tool_calls:
+        del values["tool_calls"]
+    if message.role == "tool" and message.content == answers.get(message.tool_call_id or ""):
+        del values["content"]
+    return values
+
+
+def read_turn(
+    record: Mapping[Any, Any], calls: list[EngineCall], tool_calls: list[ParsedCall], answers: Answers | None
+) -> Turn:
+    """The inverse of `turn_record`, put together with its calls. Raises ValueError where an answer is missing.
+
+    `answers` None: they aren't at hand, and the contents of such messages stay empty.
+    """
     values = unseal(record)
     names = ("parent", "keep", "agent", "trained", "reward", "timings", "started_at")
+    reply = {"content": values["text"], "tool_calls": [call.call for call in tool_calls]} | values["message"]
     return Turn(
         index=values["turn"],
         prompt_ids=decode_ids(values["prompt_ids"]),
         sampled_ids=decode_ids(values["sampled_ids"]),
         logprobs=decode_logprobs(values["logprobs"]),
         calls=calls,
-        prompt_messages=[Message.model_validate(message) for message in values["prompt_messages"]],
-        message=Message.model_validate(values["message"]),
+        prompt_messages=[_read_asked(message, answers) for message in values["prompt_messages"]],
+        message=Message.model_validate(reply),
         tool_calls=tool_calls,
         sampler=Sampler(values["sampler"]),
         **{name: values[name] for name in names},
     )
+
+
+def _read_asked(message: Record, answers: Answers | None) -> Message:
+    if "content" not in message and answers is not None:
+        content = answers.get(message.get("tool_call_id", ""))
+        if content is None:
+            raise ValueError(f"its prompt holds the result of call {message.get('tool_call_id')!r}, which is gone")
+        message = message | {"content": content}
+    return Message.model_validate(message)
 
 
 def engine_call_record(trajectory_id: str, turn: int, position: int, call: EngineCall) -> Record:

@@ -39,7 +39,10 @@ class Violation(NamedTuple):
         return f"{self.name}: run {self.run}: {self.detail}"
 
 
-LINES = ("version_line", "step_line", "version_of_no_step", "weight_without_reason", "step_lost", "checkpoint_off_line")
+LINES = (
+    "version_line", "step_line", "version_of_no_step", "weight_without_reason", "lengths_differ", "step_lost",
+    "checkpoint_off_line",
+)  # fmt: skip
 """Violations that are found by reading one record after another."""
 
 
@@ -63,6 +66,7 @@ def _audit_run(connection: Connection, run: Any, folders: bool) -> Iterator[Viol
     steps = _records(connection, "steps", run.id)
     yield from _lines(run, [v for v in versions if not v.abandoned], [s for s in steps if not s.abandoned])
     yield from _weights(connection, run.id)
+    yield from _lengths(connection, run.id)
     if folders and run.folder and Path(run.folder).is_dir():
         yield from _folder(run, Path(run.folder), versions, steps)
 
@@ -98,6 +102,19 @@ def _weights(connection: Connection, run: str) -> Iterator[Violation]:
             if weight == 0 and not reason:
                 what = f"step {record.step_id}, trajectory {record.trajectory_id}: ids [{start}, {end})"
                 yield Violation("weight_without_reason", run, f"{what} have weight 0 without a reason")
+
+
+def _lengths(connection: Connection, run: str) -> Iterator[Violation]:
+    """There is a logprob for each sampled id (T5). An id's last byte is below 128, a logprob has four bytes."""
+    query = text(
+        "SELECT u.trajectory_id, u.turn, u.sampled_ids, u.logprobs FROM turns u "
+        "JOIN trajectories t ON t.id = u.trajectory_id WHERE t.run_id = :run"
+    )
+    for record in connection.execute(query, {"run": run}):
+        num_ids = sum(byte < 128 for byte in bytes(record.sampled_ids))
+        if 4 * num_ids != len(record.logprobs) or bytes(record.sampled_ids)[-1:] >= b"\x80":
+            what = f"trajectory {record.trajectory_id}, turn {record.turn} has {num_ids} whole ids"
+            yield Violation("lengths_differ", run, f"{what}, but {len(record.logprobs)} bytes of logprobs")
 
 
 def _folder(run: Any, folder: Path, versions: Sequence[Any], steps: Sequence[Any]) -> Iterator[Violation]:

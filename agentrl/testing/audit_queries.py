@@ -93,19 +93,14 @@ QUERIES = {
         FROM trajectories t LEFT JOIN turns u ON u.trajectory_id = t.id
         GROUP BY t.run_id, t.id, t.num_turns
         HAVING count(u.turn) <> t.num_turns OR coalesce(max(u.turn) + 1, 0) <> t.num_turns""",
-    "lengths_differ": """
-        SELECT t.run_id, 'trajectory ' || t.id || ', turn ' || u.turn || ' has ' || length(u.sampled_ids)
-               || ' bytes of ids, but ' || length(u.logprobs) || ' of logprobs'
-        FROM turns u JOIN trajectories t ON t.id = u.trajectory_id
-        WHERE length(u.sampled_ids) <> length(u.logprobs) OR length(u.sampled_ids) % 4 <> 0""",
     "calls_do_not_cover": """
         SELECT t.run_id, 'trajectory ' || t.id || ', turn ' || u.turn || ' has calls over '
-               || coalesce(sum(c.span_end - c.span_start), 0) || ' of ' || length(u.sampled_ids) / 4 || ' sampled ids'
+               || coalesce(sum(c.span_end - c.span_start), 0) || ' of ' || length(u.logprobs) / 4 || ' sampled ids'
         FROM turns u JOIN trajectories t ON t.id = u.trajectory_id
         LEFT JOIN engine_calls c ON c.trajectory_id = u.trajectory_id AND c.turn = u.turn
-        WHERE u.sampler = 'engine' GROUP BY t.run_id, t.id, u.turn, u.sampled_ids
-        HAVING coalesce(sum(c.span_end - c.span_start), 0) <> length(u.sampled_ids) / 4
-        OR coalesce(max(c.span_end), 0) <> length(u.sampled_ids) / 4""",
+        WHERE u.sampler = 'engine' GROUP BY t.run_id, t.id, u.turn, u.logprobs
+        HAVING coalesce(sum(c.span_end - c.span_start), 0) <> length(u.logprobs) / 4
+        OR coalesce(max(c.span_end), 0) <> length(u.logprobs) / 4""",
     "row_without_turn": """
         SELECT r.run_id, 'step ' || r.step_id || ' used trajectory ' || r.trajectory_id || ', turn ' || r.end_turn
                || ', which is not there'

@@ -52,7 +52,10 @@ def test_verify_names_bad_records_and_fails(database: str, capsys: pytest.Captur
     sql(database, "update runs set status = 'shrug'")
     assert db("verify", "--db", database) == 1
     text = capsys.readouterr().out
-    assert "turns: trajectory_id=kept, turn=0: unpack requires" in text and "'shrug' is not a valid RunStatus" in text
+    assert (
+        "turns: trajectory_id=kept, turn=0: 1 sampled ids, but 2 logprobs" in text
+        and "'shrug' is not a valid RunStatus" in text
+    )
     assert text.endswith("2 bad records\n") and "secret text" not in text
 
 

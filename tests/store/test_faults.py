@@ -172,7 +172,8 @@ async def test_a_page_that_was_damaged_is_named_when_it_is_read(tmp_path: Path) 
 
 
 DAMAGES = [
-    ("turns", "sampled_ids", "substr(sampled_ids, 1, 3)", "unpack requires"),
+    ("turns", "logprobs", "substr(logprobs, 1, 3)", "unpack requires"),
+    ("turns", "sampled_ids", "(select logprobs from turns limit 1)", "are no ids"),
     ("turns", "sampler", "'shrug'", "'shrug' is not a valid Sampler"),
     ("engine_calls", "raw", "(select sampled_ids from turns limit 1)", "codec can't decode|Expecting value"),
     ("tool_calls", "status", "'shrug'", "'shrug' is not a valid CallStatus"),

@@ -56,12 +56,12 @@ async def filled(store: Store) -> Store:
 
 async def test_stats_count_records_and_bytes(filled: Store) -> None:
     tables = {one.table: one for one in filled.table_stats()}
-    assert len(tables) == 14 and all(one.num_records > 0 for one in tables.values())
+    assert len(tables) == 15 and all(one.num_records > 0 for one in tables.values())
     assert tables["trajectories"].num_records == 3 and tables["turns"].num_records == 4
     [[blobs]] = sql(
         filled.location, "select sum(length(prompt_ids) + length(sampled_ids) + length(logprobs)) from turns"
     )
-    assert blobs == 4 * (12 + 8 + 8) < tables["turns"].num_bytes
+    assert blobs == 12 + 8 + 4 * 8 < tables["turns"].num_bytes
     [run] = filled.run_stats()
     assert (run.num_groups, run.num_trajectories, run.num_turns, run.num_sampled, run.num_steps) == (1, 3, 4, 8, 1)
     assert run.num_bytes == tables["turns"].num_bytes and run.status is RunStatus.RUNNING
@@ -80,7 +80,8 @@ async def test_a_good_database_verifies(filled: Store) -> None:
 
 
 HARMS = {
-    "turns: trajectory_id=one, turn=0: unpack requires": "update turns set sampled_ids = substr(sampled_ids, 1, 7) "
+    "turns: trajectory_id=one, turn=0: 1 sampled ids, but 2 logprobs": "update turns set "
+    "sampled_ids = substr(sampled_ids, 1, 1) "
     "where trajectory_id = 'one' and turn = 0",
     "turns: trajectory_id=one, turn=1: 2 sampled ids, but 1 logprobs": "update turns set "
     "logprobs = substr(logprobs, 1, 4) where trajectory_id = 'one' and turn = 1",
