@@ -22,7 +22,7 @@ from agentrl.visible import visible
 Kind = Literal["run", "group", "trajectory"]
 
 _EARLIER = aliased(Grades)
-LATEST_GRADE = select(func.max(_EARLIER.id)).where(_EARLIER.trajectory_id == Trajectories.id).scalar_subquery()
+_LATEST_GRADE = select(func.max(_EARLIER.id)).where(_EARLIER.trajectory_id == Trajectories.id).scalar_subquery()
 
 
 def runs(connection: Connection) -> list[RunRecord]:
@@ -111,7 +111,7 @@ def _summaries() -> Select[Any]:
         )
         .join(Tasks, Tasks.identity == Trajectories.task)
         .outerjoin(Groups, Groups.id == Trajectories.group_id)
-        .outerjoin(Grades, Grades.id == LATEST_GRADE)
+        .outerjoin(Grades, Grades.id == _LATEST_GRADE)
     )
 
 

@@ -9,8 +9,7 @@ from typing import NamedTuple
 from sqlalchemy import ColumnElement, Connection, Select, select, tuple_
 from sqlalchemy.orm import aliased
 
-from agentrl.store.find import LATEST_GRADE
-from agentrl.store.tables import Grades, Groups, StepRows, Tasks, Trajectories
+from agentrl.store.tables import Groups, StepRows, Tasks, Trajectories
 from agentrl.types import Purpose, StopReason
 
 PAGE = 1000
@@ -55,11 +54,17 @@ class Selected(NamedTuple):
 
 def page(connection: Connection, selection: Selection, after: Selected | None) -> list[Selected]:
     """The first trajectories that are selected, of those that come behind `after`."""
+    own = (Trajectories.id, Trajectories.group_id, Trajectories.stop_reason)
     query = (
-        select(Trajectories.id, Trajectories.group_id, Trajectories.stop_reason, Grades.reward, Trajectories.started_at)
+        select(
+            Trajectories.id,
+            Trajectories.group_id,
+            Trajectories.stop_reason,
+            Trajectories.reward,
+            Trajectories.started_at,
+        )
         .join(Tasks, Tasks.identity == Trajectories.task)
         .outerjoin(Groups, Groups.id == Trajectories.group_id)
-        .outerjoin(Grades, Grades.id == LATEST_GRADE)
         .where(Trajectories.stop_reason.is_not(None), *_conditions(selection))
         .order_by(Trajectories.started_at, Trajectories.id)
         .limit(PAGE)
@@ -73,7 +78,7 @@ def _conditions(selection: Selection) -> Iterator[ColumnElement[bool]]:
     equal = {
         Trajectories.run_id: selection.run,
         Trajectories.group_id: selection.group,
-        Tasks.env: selection.env,
+        Trajectories.env: selection.env,
         Tasks.split: selection.split,
         Groups.purpose: selection.purpose and selection.purpose.value,
         Trajectories.stop_reason: selection.stop_reason and selection.stop_reason.value,
@@ -82,9 +87,9 @@ def _conditions(selection: Selection) -> Iterator[ColumnElement[bool]]:
     if selection.ids:
         yield Trajectories.id.in_(selection.ids)
     if selection.min_reward is not None:
-        yield Grades.reward >= selection.min_reward
+        yield Trajectories.reward >= selection.min_reward
     if selection.max_reward is not None:
-        yield Grades.reward <= selection.max_reward
+        yield Trajectories.reward <= selection.max_reward
     if selection.final:
         yield ~_later_attempts().exists()
     if selection.step is not None:
