@@ -56,13 +56,7 @@ def page(connection: Connection, selection: Selection, after: Selected | None) -
     """The first trajectories that are selected, of those that come behind `after`."""
     own = (Trajectories.id, Trajectories.group_id, Trajectories.stop_reason)
     query = (
-        select(
-            Trajectories.id,
-            Trajectories.group_id,
-            Trajectories.stop_reason,
-            Trajectories.reward,
-            Trajectories.started_at,
-        )
+        select(*own, Trajectories.reward, Trajectories.started_at)
         .join(Tasks, Tasks.identity == Trajectories.task)
         .outerjoin(Groups, Groups.id == Trajectories.group_id)
         .where(Trajectories.stop_reason.is_not(None), *_conditions(selection))
