@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from agentrl.types import Message, StopReason, Trajectory, Turn
@@ -50,7 +51,7 @@ def _of_agent(trajectory: Trajectory, agent: str, with_cut: bool) -> Iterator[Co
     if not with_cut and _is_cut(trajectory, turns[-1]):
         turns.pop()
     starts = [place for place, turn in enumerate(turns) if place == 0 or _is_whole(trajectory, turn, turns[0])]
-    for start, end in zip(starts, [*starts[1:], len(turns)], strict=True):
+    for start, end in pairwise([*starts, len(turns)]):
         yield _joined(turns[start:end])
 
 

@@ -65,7 +65,7 @@ def page(connection: Connection, selection: Selection, after: Selected | None) -
     )
     if after is not None:
         query = query.where(tuple_(Trajectories.started_at, Trajectories.id) > (after.started_at, after.id))
-    return [Selected(*record) for record in connection.execute(query).tuples()]
+    return [Selected._make(record) for record in connection.execute(query)]
 
 
 def _conditions(selection: Selection) -> Iterator[ColumnElement[bool]]:
