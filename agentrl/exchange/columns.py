@@ -96,6 +96,8 @@ def read_parquet(source: Path) -> Iterator[tuple[int, Json]]:
 def read_folder(source: Path) -> Iterator[tuple[int, Json]]:
     """See `files.reading`."""
     arrow = _need_arrow()
+    if not (source / STATE).is_file():
+        raise ConfigError(f"{source}: no folder that datasets.load_from_disk reads: {STATE} is missing")
 
     def batches() -> Iterator[Any]:
         for one in json.loads((source / STATE).read_bytes())["_data_files"]:

@@ -99,9 +99,8 @@ def _put_in_place(part: Path, target: Path) -> None:
 
 
 def _remove(part: Path) -> None:
-    if part.is_dir():
-        shutil.rmtree(part)
-    with suppress(FileNotFoundError):
+    shutil.rmtree(part, ignore_errors=True)
+    with suppress(OSError):  # mostly it isn't there: it was put in place, or never made
         part.unlink()
 
 

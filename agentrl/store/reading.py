@@ -7,14 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, func, select
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import InstrumentedAttribute
 
 from agentrl.errors import StoreError
 from agentrl.store import values
 from agentrl.store.blobs import contents, restored
-from agentrl.store.damage import UNREADABLE, damage_of
-from agentrl.store.faults import is_down
+from agentrl.store.damage import damage_named
 from agentrl.store.sealing import unseal
 from agentrl.store.tables import (
     ArtifactData,
@@ -45,12 +43,8 @@ def load_trajectories(connection: Connection, ids: Sequence[str]) -> list[Trajec
     found: dict[str, Trajectory] = {}
     for start in range(0, len(ids), CHUNK):
         chunk = ids[start : start + CHUNK]
-        try:
+        with damage_named(connection, chunk):
             found |= _load_chunk(connection, chunk)
-        except (*UNREADABLE, OperationalError) as error:
-            if is_down(error):
-                raise
-            raise ValueError(next(damage_of(connection, list(chunk)), error)) from error
     missing = [id for id in ids if id not in found]
     if missing:
         raise StoreError(f"no trajectory {missing[0]!r} in the store")
@@ -64,7 +58,8 @@ def load_sample(connection: Connection, id: str) -> Sample:
 
 def load_samples(connection: Connection, ids: Sequence[str]) -> list[Sample]:
     """The trajectories with their latest grades, in the order of `ids`. Raises as `load_trajectories` does."""
-    grades = latest_grades(connection, ids)
+    with damage_named(connection, ids):
+        grades = latest_grades(connection, ids)
     return [_sample(trajectory, grades) for trajectory in load_trajectories(connection, ids)]
 
 
