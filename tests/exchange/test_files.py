@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from agentrl.cli import main
 from agentrl.errors import ConfigError, ExchangeError
@@ -91,18 +92,21 @@ def lines_of(database: str, form: str, folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(text=any_text, key=any_text)
-def test_j03_any_text_is_kept_or_its_loss_is_told(kind: str, text: str, key: str, tmp_path: Path) -> None:
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@given(texts=st.lists(st.tuples(any_text, any_text), min_size=1, max_size=40))
+def test_j03_any_text_is_kept_or_its_loss_is_told(kind: str, texts: list[tuple[str, str]], tmp_path: Path) -> None:
     """NUL is kept; a lone surrogate, which is no Unicode, becomes what tokenizers make of it, and is counted."""
-    example = {"messages": [{"role": "user", "content": text}], "tools": [{key: text}], "provenance": {"env": text}}
+    examples = [
+        {"messages": [{"role": "user", "content": text}], "tools": [{key: text}], "provenance": {"env": text}}
+        for text, key in texts
+    ]
     target = tmp_path / f"out{kind}"
     with writing(target, Form.MESSAGES, overwrite=True) as sink:
-        sink.write(example)
-    [(_, found)] = reading(target)
-    clean = json.loads(as_unicode(json.dumps(example, ensure_ascii=False)))
-    assert found == clean
-    assert sink.num_cleaned == (clean != example)
+        for example in examples:
+            sink.write(example)
+    clean = [json.loads(as_unicode(json.dumps(example, ensure_ascii=False))) for example in examples]
+    assert [example for _, example in reading(target)] == clean
+    assert sink.num_cleaned == sum(now != was for now, was in zip(clean, examples, strict=True))
 
 
 def as_unicode(text: str) -> str:
