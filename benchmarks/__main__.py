@@ -10,6 +10,7 @@ BENCHMARKS = (
     ["benchmarks.memory"],
     ["benchmarks.parity"],
     ["benchmarks.render"],
+    ["benchmarks.store"],
     ["benchmarks.loop"],
     ["benchmarks.loop", "--concurrency", "4000", "--rollouts", "8000"],
     ["benchmarks.faults"],

@@ -149,7 +149,7 @@ async def test_a_fault_in_a_rollout_is_logged_with_its_place(
     summary = await train(small_config(tmp_path, cache, "train.steps=1", "eval.sampled=false"), Silent())
     text = (Path(summary.paths["folder"]) / "run.log").read_text()
     line = (
-        r"WARNING agentrl\.rollout\.pool \[step 0 task train-\d+ sample 1 attempt 0 trajectory [0-9a-f]{32} turn \d\]"
+        r"WARNING agentrl\.rollout\.pool \[step 0 task train-\d+ sample 1 attempt 0 trajectory [0-9a-f]{16} turn \d\]"
     )
     assert len(re.findall(line + " no reward could be measured: grade raised KeyError: 'no such answer'", text)) == 2
     assert "the run is completed" in text

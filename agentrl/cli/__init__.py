@@ -22,6 +22,7 @@ COMMANDS = {
     "rollout": "play a few tasks and print the transcripts",
     "sft": "warm start: imitate the environment's oracle",
     "runs": "list the runs of a database: status, last metrics, folder",
+    "find": "find stored trajectories by run, environment, ending, reward, step and text",
     "show": "print a stored trajectory, token by token",
     "why": "tell why a rollout got its reward, and who trained on it",
     "db": "look after a database: stats, verify, gc, migrate",

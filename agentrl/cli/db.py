@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentrl.cli.columns import print_table
 from agentrl.cli.common import add_db_argument, existing_database, run_async
 from agentrl.interrupts import locked
 from agentrl.visible import one_line
@@ -61,10 +62,10 @@ def run(options: argparse.Namespace) -> int:
 def _stats(store: Store, options: argparse.Namespace) -> int:
     tables = store.table_stats()
     print(store.location)
-    _print_table(["table", "records", "bytes"], [[one.table, one.num_records, one.num_bytes] for one in tables])
+    print_table(["table", "records", "bytes"], [[one.table, one.num_records, one.num_bytes] for one in tables])
     print(f"total  {sum(one.num_bytes for one in tables):,} bytes, without indexes\n")
     columns = ["run", "name", "status", "groups", "rollouts", "turns", "sampled ids", "bytes of turns", "steps"]
-    _print_table(columns, [[_cell(value) for value in one] for one in store.run_stats()])
+    print_table(columns, [[_cell(value) for value in one] for one in store.run_stats()])
     return 0
 
 
@@ -107,17 +108,3 @@ def _garbage_text(found: Garbage) -> str:
 
 def _cell(value: object) -> str | int:
     return value if isinstance(value, int) else str(value)
-
-
-def _print_table(head: Sequence[str], rows: Sequence[Sequence[str | int]]) -> None:
-    """Columns as wide as what is in them; numbers to the right."""
-    texts = [list(head), *([_text(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[place]) for row in texts) for place in range(len(head))]
-    is_number = [all(isinstance(row[place], int) for row in rows) for place in range(len(head))]
-    for row in texts:
-        cells = zip(row, widths, is_number, strict=True)
-        print("  ".join(text.rjust(width) if right else text.ljust(width) for text, width, right in cells).rstrip())
-
-
-def _text(cell: str | int) -> str:
-    return f"{cell:,}" if isinstance(cell, int) else one_line(cell)

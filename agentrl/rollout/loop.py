@@ -7,8 +7,8 @@ here, at the boundary, and becomes data; nothing reaches the siblings.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -224,7 +224,7 @@ class AgentLoop:
         episode.num_sampled += generation.num_sampled
         turn = self._make_turn(episode, generation, params, prompt)
         turn.started_at = started_at
-        turn.timings["sample"] = time.monotonic() - started
+        turn.timings["sample"] = _seconds(time.monotonic() - started)
         context.reply(turn.index, turn.sampled_ids, turn.message)
         trajectory.turns.append(turn)
         await self.recorder.add_turn(trajectory, turn)
@@ -301,12 +301,12 @@ class AgentLoop:
     async def _answer(self, episode: _Episode, turn: Turn) -> StepResult:
         started = time.monotonic()
         results = await self._run_calls(episode, turn)
-        turn.timings["tools"] = time.monotonic() - started
+        turn.timings["tools"] = _seconds(time.monotonic() - started)
         bad = bool(turn.tool_calls) and all(call.arguments is None for call in turn.tool_calls)
         episode.num_bad_replies = episode.num_bad_replies + 1 if bad else 0
         step = await self.hooks.step(episode.env, turn.message, results)
         turn.reward = float(step.reward)
-        turn.timings["env"] = time.monotonic() - started - turn.timings["tools"]
+        turn.timings["env"] = _seconds(time.monotonic() - started - turn.timings["tools"])
         await self.recorder.update_turn(episode.trajectory, turn)
         return step
 
@@ -356,7 +356,7 @@ class AgentLoop:
 
     def _new_trajectory(self, spec: RolloutSpec) -> Trajectory:
         return Trajectory(
-            id=uuid.uuid4().hex,
+            id=secrets.token_hex(8),
             run=spec.run,
             task=spec.task,
             group=spec.group,
@@ -376,6 +376,11 @@ class AgentLoop:
 def _end(trajectory: Trajectory, reason: StopReason, error: str | None) -> None:
     trajectory.stop_reason = reason
     trajectory.error = error
+
+
+def _seconds(measured: float) -> float:
+    """To the microsecond: more digits mean nothing, and take room in every turn."""
+    return round(measured, 6)
 
 
 def _refused(parsed: ParsedCall, tools: Mapping[str, Tool], form: str) -> ToolResult:

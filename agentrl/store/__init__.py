@@ -1,5 +1,6 @@
 """Trajectory ↔ SQL: the store is the queue between rollouts and training, not a log beside them."""
 
+from agentrl.store.find import Selection
 from agentrl.store.queue import Queue
 from agentrl.store.recorder import SqlRecorder
 from agentrl.store.records import (
@@ -22,6 +23,7 @@ __all__ = [
     "Queue",
     "RunRecord",
     "RunStatus",
+    "Selection",
     "SqlRecorder",
     "StepRecord",
     "StepRow",

@@ -72,5 +72,5 @@ def restored(record: Mapping[Any, Any], column: str, blobs: Mapping[bytes, bytes
     if hash is None:
         return record[column]
     if hash not in blobs:
-        raise ValueError(f"its {column} are in blob {hash.hex()}, which is gone")
+        raise ValueError(f"its {column} is in blob {hash.hex()}, which is gone")
     return blobs[hash] if isinstance(record[column], bytes) else json.loads(blobs[hash])

@@ -5,16 +5,18 @@ Summaries hold clean text, for reading; whole trajectories hold the original.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
-from sqlalchemy import ColumnElement, Connection, Select, func, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select, tuple_
 from sqlalchemy.orm import aliased
 
 from agentrl.errors import StoreError
+from agentrl.store.mentions import mentions
 from agentrl.store.records import RunRecord, RunStatus, StepRow, TrajectorySummary
-from agentrl.store.sealing import unseal
-from agentrl.store.tables import Grades, Groups, Runs, StepRows, Tasks, Trajectories, table
+from agentrl.store.sealing import clean_text, unseal
+from agentrl.store.tables import Blobs, Grades, Groups, Runs, StepRows, Tasks, ToolCalls, Trajectories, Turns, table
 from agentrl.store.values import read_step_row
 from agentrl.types import Purpose, StopReason
 from agentrl.visible import visible
@@ -31,25 +33,33 @@ def runs(connection: Connection) -> list[RunRecord]:
     return [_read_run(record) for record in connection.execute(query).mappings()]
 
 
+class Selection(TypedDict, total=False):
+    """Which trajectories are meant: those that match all that is given. None is as good as not given."""
+
+    run: str | None
+    """The run that sampled it."""
+    env: str | None
+    stop_reason: StopReason | Literal["running"] | None
+    purpose: Purpose | None
+    min_reward: float | None
+    """Of the latest grade, as `max_reward`; what wasn't measured doesn't match."""
+    max_reward: float | None
+    step: tuple[str, int] | None
+    """(run, step) that trained on it."""
+    text: str | None
+    """Somewhere in what its models wrote, its tools gave or it was asked, in upper or lower case."""
+
+
 def find_trajectories(
-    connection: Connection,
-    *,
-    run: str | None,
-    env: str | None,
-    stop_reason: StopReason | Literal["running"] | None,
-    purpose: Purpose | None,
-    limit: int | None,
+    connection: Connection, *, limit: int | None = None, after: tuple[float, str] | None = None, **which: Any
 ) -> list[TrajectorySummary]:
-    """Summaries of the trajectories that match all that is given, the newest first."""
-    query = _summaries().order_by(Trajectories.started_at.desc(), Trajectories.id).limit(limit)
-    if run is not None:
-        query = query.where(Trajectories.run_id == run)
-    if env is not None:
-        query = query.where(Tasks.env == env)
-    if purpose is not None:
-        query = query.where(Groups.purpose == purpose.value)
-    if stop_reason is not None:
-        query = query.where(_ended_as(stop_reason))
+    """Summaries of a `Selection`, the newest first: at most `limit`, from behind `after`, a (started_at, id)."""
+    query = _summaries().order_by(Trajectories.started_at.desc(), Trajectories.id.desc()).limit(limit)
+    if after is not None:
+        query = query.where(tuple_(Trajectories.started_at, Trajectories.id) < tuple_(*after))
+    for name, value in which.items():
+        if value is not None:
+            query = query.where(_CONDITIONS[name](value))
     return [_read_summary(record) for record in connection.execute(query).mappings()]
 
 
@@ -93,6 +103,40 @@ def _ended_as(stop_reason: StopReason | Literal["running"]) -> ColumnElement[boo
     return Trajectories.stop_reason == stop_reason.value
 
 
+def _trained_by(step: tuple[str, int]) -> ColumnElement[bool]:
+    rows = select(StepRows.trajectory_id).where(StepRows.run_id == step[0], StepRows.step_id == step[1])
+    return Trajectories.id.in_(rows)
+
+
+def _says(text: str) -> ColumnElement[bool]:
+    needle = clean_text(text)
+    shared = select(Blobs.hash).where(Blobs.hash == Turns.prompt_messages_hash, mentions(Blobs.content, needle))
+    reasoning = Turns.message["reasoning"].as_string()
+    in_turn = or_(
+        mentions(Turns.text, needle),
+        mentions(Turns.prompt_messages, needle),
+        mentions(reasoning, needle),
+        and_(Turns.prompt_messages_hash.is_not(None), shared.exists()),
+    )
+    in_call = or_(mentions(ToolCalls.result, needle), mentions(ToolCalls.raw_arguments, needle))
+    turns = select(Turns.turn).where(Turns.trajectory_id == Trajectories.id, in_turn)
+    calls = select(ToolCalls.turn).where(ToolCalls.trajectory_id == Trajectories.id, in_call)
+    return or_(turns.exists(), calls.exists())
+
+
+_CONDITIONS: dict[str, Callable[[Any], ColumnElement[bool]]] = {
+    "run": lambda run: Trajectories.run_id == run,
+    "env": lambda env: Trajectories.env == env,
+    "stop_reason": _ended_as,
+    "purpose": lambda purpose: Groups.purpose == purpose.value,
+    "min_reward": lambda reward: Trajectories.reward >= reward,
+    "max_reward": lambda reward: Trajectories.reward <= reward,
+    "step": _trained_by,
+    "text": _says,
+}
+"""Of each key of a `Selection`."""
+
+
 def _summaries() -> Select[Any]:
     columns = table(Trajectories).c
     own = [columns[name] for name in _OWN]
@@ -109,7 +153,7 @@ def _summaries() -> Select[Any]:
             Grades.reward,
             Grades.unmeasured,
         )
-        .join(Tasks, Tasks.identity == Trajectories.task)
+        .outerjoin(Tasks, Tasks.identity == Trajectories.task)  # outer, so that it is looked up last
         .outerjoin(Groups, Groups.id == Trajectories.group_id)
         .outerjoin(Grades, Grades.id == _LATEST_GRADE)
     )

@@ -72,7 +72,7 @@ def _clean(value: Any) -> tuple[Any, bool]:
     """What the database can hold of `value`, and whether that is all of it."""
     if isinstance(value, str):
         is_clean = _is_clean_text(value)
-        return (value if is_clean else _clean_text(value)), is_clean
+        return (value if is_clean else clean_text(value)), is_clean
     if isinstance(value, float):
         if not math.isfinite(value):
             return None, False
@@ -88,7 +88,8 @@ def _is_clean_text(text: str) -> bool:
     return "\x00" not in text if text.isascii() else _UNCLEAN.search(text) is None
 
 
-def _clean_text(text: str) -> str:
+def clean_text(text: str) -> str:
+    """`text` as the database holds it."""
     return _UNCLEAN.sub(REPLACEMENT, text)
 
 
@@ -117,7 +118,7 @@ def _clean_json(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_clean_json(item) for item in value]
     if isinstance(value, str):
-        return _clean_text(value)
+        return clean_text(value)
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

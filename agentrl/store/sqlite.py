@@ -11,9 +11,14 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 
 from agentrl.errors import StoreError
 from agentrl.store.faults import network_file_system
+from agentrl.store.mentions import add_functions
 from agentrl.store.sealing import to_json
 
 logger = logging.getLogger(__name__)
+PAGE_BYTES = 16384
+"""A turn takes one to three kB: on SQLite's usual pages of 4096 bytes a fifth of the file would be gaps."""
+CACHE_KIB = 65536
+"""Ids are random, so a write to a large database touches pages all over its indexes."""
 
 
 def open_engine(url: URL, busy_timeout_s: float) -> Engine:
@@ -85,9 +90,12 @@ def _set_up(engine: Engine, busy_timeout_s: float) -> None:
     @event.listens_for(engine, "connect")
     def connect(connection: sqlite3.Connection, _record: object) -> None:
         connection.isolation_level = None  # the driver would begin transactions by itself, and deferred ones
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # counts for a new file only
+        connection.execute(f"PRAGMA cache_size = {-CACHE_KIB}")
         _use_wal(connection, busy_timeout_s)
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA foreign_keys = ON")
+        add_functions(connection)
 
 
 def _use_wal(connection: sqlite3.Connection, busy_timeout_s: float) -> None:

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self, Unpack
 
 from sqlalchemy import Connection, insert, select, update
 
@@ -31,7 +31,7 @@ from agentrl.store.selection import Selected, Selection, page
 from agentrl.store.tables import Runs, table
 from agentrl.store.verify import verify
 from agentrl.store.writer import Writer
-from agentrl.types import Grade, Group, Purpose, Sample, StopReason, Trajectory
+from agentrl.types import Grade, Group, Sample, Trajectory
 
 
 class Store:
@@ -235,19 +235,14 @@ class Store:
             return reading.load_group(connection, id)
 
     def find_trajectories(
-        self,
-        *,
-        run: str | None = None,
-        env: str | None = None,
-        stop_reason: StopReason | Literal["running"] | None = None,
-        purpose: Purpose | None = None,
-        limit: int | None = None,
+        self, *, limit: int | None = None, after: tuple[float, str] | None = None, **which: Unpack[find.Selection]
     ) -> list[TrajectorySummary]:
-        """Summaries of the trajectories that match all that is given, the newest first."""
+        """Summaries of the trajectories that match all that is given, the newest first: at most `limit`.
+
+        `after`: the (started_at, id) of the last one that was seen already, where the list goes on behind it.
+        """
         with self._database.reading() as connection:
-            return find.find_trajectories(
-                connection, run=run, env=env, stop_reason=stop_reason, purpose=purpose, limit=limit
-            )
+            return find.find_trajectories(connection, limit=limit, after=after, **which)
 
     def steps_of(self, trajectory: str) -> list[StepUse]:
         """Every step that trained on the trajectory, with advantage, ratio, clip share and staleness (S2)."""

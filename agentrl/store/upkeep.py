@@ -14,7 +14,9 @@ from agentrl.store.damage import OF_TRAJECTORY
 from agentrl.store.database import num_bytes
 from agentrl.store.records import ClaimState, RunStatus
 from agentrl.store.tables import (
+    ArtifactFiles,
     Base,
+    Blobs,
     Claims,
     Groups,
     Runs,
@@ -133,6 +135,8 @@ def remove(connection: Connection, found: Garbage) -> None:
     # Whoever is about to refer to one of these has locked it; what came of that, only a second query sees.
     connection.execute(_orphans([]).with_for_update())
     connection.execute(delete(table(Tasks)).where(Tasks.identity.in_(_orphans([]))))
+    connection.execute(_unreferenced().with_for_update())
+    connection.execute(delete(table(Blobs)).where(Blobs.hash.in_(_unreferenced())))
 
 
 def _remove_of(connection: Connection, runs: Sequence[str], *models: type[Base]) -> None:
@@ -162,6 +166,14 @@ def _orphans(runs: Collection[str]) -> Select[str]:
     planned = select(Groups.id).where(Groups.task == Tasks.identity, Groups.run_id.not_in(runs))
     played = select(Trajectories.id).where(Trajectories.task == Tasks.identity, Trajectories.run_id.not_in(runs))
     return select(Tasks.identity).where(~planned.exists(), ~played.exists())
+
+
+def _unreferenced() -> Select[bytes]:
+    """Blobs that nothing refers to."""
+    query = select(Blobs.hash)
+    for column in (Turns.prompt_ids_hash, Turns.prompt_messages_hash, ArtifactFiles.content_hash):
+        query = query.where(~select(column).where(column == Blobs.hash).exists())
+    return query
 
 
 def _check_removable(connection: Connection, run: str, gone: Collection[str]) -> None:

@@ -12,9 +12,10 @@ from sqlalchemy import Connection, ForeignKeyConstraint, Select, and_, select
 from sqlalchemy.orm import aliased
 
 from agentrl.errors import StoreError
-from agentrl.store.damage import READERS, UNREADABLE, Damage, damaged, named
+from agentrl.store.damage import READERS, UNREADABLE, Damage, damage_of, damaged, named
 from agentrl.store.parts import check_lengths
-from agentrl.store.reading import load_trajectories
+from agentrl.store.reading import load_sample
+from agentrl.store.sealing import seal
 from agentrl.store.tables import Base, Grades, StepRows, Trajectories, table
 from agentrl.store.values import read_step_row
 from agentrl.types import Trajectory
@@ -47,13 +48,19 @@ def _without_target(model: type[Base], constraint: ForeignKeyConstraint) -> Sele
 
 
 def _trajectories(connection: Connection) -> Iterator[Damage]:
-    """What only the turns of a trajectory together can tell. Those that can't be read were named already."""
-    query = select(Trajectories.id, Trajectories.num_turns, Trajectories.num_sampled).order_by(Trajectories.id)
-    for id, num_turns, num_sampled in connection.execute(query).all():
+    """What only a trajectory's records together can tell. Those that can't be read by themselves were named already."""
+    columns = (Trajectories.id, Trajectories.num_turns, Trajectories.num_sampled, Trajectories.env, Trajectories.reward)
+    for id, num_turns, num_sampled, env, reward in connection.execute(select(*columns).order_by(Trajectories.id)).all():
         try:
-            (trajectory,) = load_trajectories(connection, [id])
-        except (*UNREADABLE, StoreError):
+            sample = load_sample(connection, id)
+        except (*UNREADABLE, StoreError) as error:
+            if next(damage_of(connection, [id]), None) is None:
+                yield Damage("trajectories", f"id={id}", str(error))
             continue
+        trajectory = sample.trajectory
+        latest = None if sample.grade is None else sample.grade.reward
+        if (env, reward) != (seal({"env": trajectory.task.env})["env"], latest):
+            yield _damage(trajectory, f"it says env {env}, reward {reward}, but has {trajectory.task.env}, {latest}")
         counts = {"turns": (num_turns, len(trajectory.turns)), "sampled ids": (num_sampled, trajectory.num_sampled)}
         for name, (said, found) in counts.items():
             if said != found:

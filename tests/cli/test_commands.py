@@ -81,7 +81,7 @@ def test_rollout_prints_transcripts_and_show_the_tokens(
     capsys.readouterr()
     assert main(["rollout", "-n", "2", *overrides(place)]) == 0
     out = capsys.readouterr().out
-    ids = re.findall(r"trajectory ([0-9a-f]{32})", out)
+    ids = re.findall(r"trajectory ([0-9a-f]{16})", out)
     assert len(ids) == 2 and "  user " in out and "  assistant" in out and "reward 0.000" in out
     database = str(place[0] / "agentrl.db")
     assert main(["show", ids[0][:10], "--db", database]) == 0

@@ -48,14 +48,11 @@ def test_stats_count_by_table_and_by_run(database: str, capsys: pytest.CaptureFi
 def test_verify_names_bad_records_and_fails(database: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert db("verify", "--db", database) == 0
     assert re.fullmatch(r"every one of \d+ records is as it was written\n", capsys.readouterr().out)
-    sql(database, "update turns set sampled_ids = x'00', text = 'secret text' where trajectory_id = 'kept'")
+    sql(database, "update turns set logprobs = x'00', text = 'secret text' where trajectory_id = 'kept'")
     sql(database, "update runs set status = 'shrug'")
     assert db("verify", "--db", database) == 1
     text = capsys.readouterr().out
-    assert (
-        "turns: trajectory_id=kept, turn=0: 1 sampled ids, but 2 logprobs" in text
-        and "'shrug' is not a valid RunStatus" in text
-    )
+    assert "turns: trajectory_id=kept, turn=0: unpack requires" in text and "'shrug' is not a valid RunStatus" in text
     assert text.endswith("2 bad records\n") and "secret text" not in text
 
 

@@ -9,7 +9,7 @@ import pytest
 from agentrl.errors import StoreError
 from agentrl.store import RunStatus, StepRow, Store
 from agentrl.testing.audit import audit
-from agentrl.types import GroupState, StopReason
+from agentrl.types import Artifacts, GroupState, Message, StopReason
 from tests.store.builders import (
     artifacts,
     completed,
@@ -49,7 +49,9 @@ async def filled(store: Store) -> Store:
     """One run with a record in every table."""
     run = await start_run(store)
     await trained(store, run)
-    one = trajectory(run, id="one", turns=[turn(tool_calls=[tool_call()]), turn(1, keep=5)], artifacts=artifacts())
+    kept = artifacts()
+    kept.files["long"] = b"long" * 100
+    one = trajectory(run, id="one", turns=[turn(tool_calls=[tool_call()]), turn(1, keep=5)], artifacts=kept)
     await record(store, one)
     return store
 
@@ -105,6 +107,12 @@ HARMS = {
     "grade_id = (select max(id) from grades) where position = 0",
     "grades: id=.*: its trajectory_id names no record of trajectories": "update grades set trajectory_id = 'gone' "
     "where trajectory_id = 'one'",
+    "blobs: hash=[0-9a-f]{32}: the hash of its content is": "update blobs set content = hash",
+    "artifact_files: .*: its content_hash names no record of blobs": "delete from blobs",
+    "trajectories: id=one: its content is in blob .*, which is gone": "delete from blobs",
+    "trajectories: id=one: it says env forged": "update trajectories set env = 'forged' where id = 'one'",
+    "trajectories: id=one: it says env toy, reward 0.5, but has toy, 1.0": "update trajectories set reward = 0.5 "
+    "where id = 'one'",
     "claims: id=1: 'shrug' is not a valid ClaimState": "update claims set state = 'shrug'",
     "versions: run_id=.*, id=0: it is its own parent": "update versions set parent_run_id = run_id, "
     "parent_version = id",
@@ -215,3 +223,20 @@ async def test_a_rollout_that_still_runs_stays(store: Store) -> None:
     assert store.load_trajectory("cut").stop_reason is StopReason.LOST
     assert store.garbage().trajectories == ["cut"]
     assert store.queue.groups(run, states=[GroupState.DROPPED]) == [group]
+
+
+async def test_what_repeats_is_kept_once_until_nobody_refers_to_it(store: Store) -> None:
+    run, other = await start_run(store), await start_run(store)
+    asked = [Message(role="user", content="one and one? " * 20)]
+    files = {"log": b"line\n" * 100}
+    for owner in (run, run, other):
+        first = turn(prompt_messages=asked, prompt_ids=list(range(1000, 1200)))
+        one = trajectory(owner, turns=[first], artifacts=Artifacts(files=files))
+        await record(store, one)
+        assert store.load_trajectory(one.id) == one
+    assert sql(store.location, "select count(*) from blobs") == [(3,)]
+    for owner, left in ((run, 3), (other, 0)):
+        await ended(store, owner)
+        await store.remove_garbage(runs=[owner])
+        assert sql(store.location, "select count(*) from blobs") == [(left,)]
+        assert list(store.verify()) == []
