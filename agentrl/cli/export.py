@@ -21,7 +21,7 @@ from agentrl.visible import one_line
 
 if TYPE_CHECKING:
     from agentrl.exchange.exporting import Exported, Order
-    from agentrl.store.selection import Selection
+    from agentrl.store.find import Selection
     from agentrl.store.store import Store
 
 FORMS = ("messages", "tokens", "preferences", "trajectories")
@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--stop-reason", choices=[str(one) for one in StopReason], help="that ended so")
     which.add_argument("--min-reward", type=float, help="by the latest grade")
     which.add_argument("--max-reward", type=float, help="by the latest grade")
+    which.add_argument("--text", help="in which this was written, asked or given by a tool")
     which.add_argument("--best-of-group", action="store_true", help="of each group the one with the highest reward")
     how = parser.add_argument_group("how")
     how.add_argument("--with", dest="columns", choices=COLUMNS, nargs="+", default=[], help="of tokens: for each id")
@@ -76,7 +77,7 @@ def _order(store: Store, options: argparse.Namespace) -> Order:
         raise ConfigError("--best-of-group: a preference pair has the best and the worst of a group; leave it out")
     return Order(
         form=form,
-        selection=_selection(store, options),
+        which=_selection(store, options),
         columns=tuple(map(Column, options.columns)),
         best_of_group=options.best_of_group,
         tools=None if options.tools is None else _tools(options.tools),
@@ -85,25 +86,26 @@ def _order(store: Store, options: argparse.Namespace) -> Order:
 
 
 def _selection(store: Store, options: argparse.Namespace) -> Selection:
-    from agentrl.store.selection import Selection
-
+    """A step's trajectories may be another run's: with --step, --run is who trained on them."""
     if options.step is not None and options.of_run is None:
         raise ConfigError("--step N is a run's: add --run RUN")
     run = None if options.of_run is None else store.find_run(options.of_run).id
-    if options.step is not None and options.step not in {step.id for step in store.steps(run or "")}:
+    step = None if run is None or options.step is None else (run, options.step)
+    if step and options.step not in {one.id for one in store.steps(step[0])}:
         raise ConfigError(f"run {run} has no step {options.step}; agentrl runs {run} tells what it has")
-    return Selection(
-        ids=tuple(store.resolve("trajectory", id) for id in options.ids),
-        run=run,
-        group=None if options.group is None else store.resolve("group", options.group),
-        step=options.step,
-        env=options.env,
-        split=options.split,
-        purpose=options.purpose and Purpose(options.purpose),
-        stop_reason=options.stop_reason and StopReason(options.stop_reason),
-        min_reward=options.min_reward,
-        max_reward=options.max_reward,
-    )
+    return {
+        "ids": [store.resolve("trajectory", id) for id in options.ids] or None,
+        "run": None if step else run,
+        "group": None if options.group is None else store.resolve("group", options.group),
+        "step": step,
+        "env": options.env,
+        "split": options.split,
+        "purpose": options.purpose and Purpose(options.purpose),
+        "stop_reason": options.stop_reason and StopReason(options.stop_reason),
+        "min_reward": options.min_reward,
+        "max_reward": options.max_reward,
+        "text": options.text,
+    }
 
 
 def _tools(name: str) -> list[dict[str, Any]]:

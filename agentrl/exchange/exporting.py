@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,15 +25,16 @@ from agentrl.exchange.examples import (
 )
 from agentrl.exchange.files import writing
 from agentrl.rollout.tokenizer import recorded_vocabulary
-from agentrl.store.records import RunRecord
-from agentrl.store.selection import Selected, Selection
+from agentrl.store.find import Selection
+from agentrl.store.records import RunRecord, TrajectorySummary
 from agentrl.store.store import Store
-from agentrl.types import Sample, StopReason, Trajectory
+from agentrl.types import Sample, Trajectory
 
 Json = dict[str, Any]
 CHUNK = 32
 """Trajectories that are read at once."""
-_IN_BASELINE = frozenset(reason.value for reason in StopReason if reason.ending.in_baseline)
+PAGE = 1000
+"""Summaries that are read at once."""
 
 
 @dataclass(kw_only=True, slots=True, frozen=True)
@@ -41,7 +42,8 @@ class Order:
     """What to export."""
 
     form: Form
-    selection: Selection = field(default_factory=Selection)
+    which: Selection = field(default_factory=Selection)
+    """Of what is finished."""
     columns: tuple[Column, ...] = ()
     """What a Row's example holds beside ids and mask."""
     best_of_group: bool = False
@@ -86,12 +88,14 @@ def export(store: Store, order: Order, target: Path, *, overwrite: bool = False)
 
 
 def _nothing(store: Store, order: Order, report: Exported) -> str:
+    given = [f"{name}={value}" for name, value in order.which.items() if value is not None]
+    which = ", ".join(given) or "anything"
     if report.num_trajectories == 0:
-        return f"nothing to export: {store.location} has no finished trajectory with {order.selection}"
+        return f"nothing to export: {store.location} has no finished trajectory with {which}"
     reasons = [f"{num}: {reason}" for reason, num in report.skipped.most_common()]
     reasons += [f"{len(report.damaged)}: damaged"] if report.damaged else []
     return (
-        f"nothing to export as {order.form}: of {report.num_trajectories} trajectories with {order.selection} all were "
+        f"nothing to export as {order.form}: of {report.num_trajectories} trajectories with {which} all were "
         f"left out ({'; '.join(reasons)})"
     )
 
@@ -116,12 +120,12 @@ class _Export:
 
     # ---- which
 
-    def _chosen(self) -> Iterator[Selected]:
+    def _chosen(self) -> Iterator[TrajectorySummary]:
         if self.order.best_of_group:
             return (group.best for group in self._groups() if group.best)
-        return self._selected(self.order.selection)
+        return self._selected()
 
-    def _pairs(self) -> Iterator[tuple[Selected, Selected]]:
+    def _pairs(self) -> Iterator[tuple[TrajectorySummary, TrajectorySummary]]:
         for group in self._groups():
             if group.best is None or group.worst is None or group.num_measured < 2:
                 self.report.skipped["fewer than two measured samples in the group"] += 1
@@ -132,17 +136,22 @@ class _Export:
 
     def _groups(self) -> Iterable[_Group]:
         groups: dict[str, _Group] = {}
-        for one in self._selected(replace(self.order.selection, final=True)):
+        for one in self._selected(final=True):
             if one.group is None:
                 self.report.skipped["in no group"] += 1
             else:
                 groups.setdefault(one.group, _Group()).add(one)
         return groups.values()
 
-    def _selected(self, selection: Selection) -> Iterator[Selected]:
-        for one in self.store.select(selection):
-            self.report.num_trajectories += 1
-            yield one
+    def _selected(self, *, final: bool | None = None) -> Iterator[TrajectorySummary]:
+        """The oldest first, so that a fork comes after its origin."""
+        which: Selection = {**self.order.which, "final": final}
+        after: tuple[float, str] | None = None
+        while page := self.store.find_trajectories(limit=PAGE, after=after, oldest_first=True, **which):
+            finished = [one for one in page if one.stop_reason is not None]
+            self.report.num_trajectories += len(finished)
+            yield from finished
+            after = (page[-1].started_at, page[-1].id)
 
     # ---- what
 
@@ -180,7 +189,7 @@ class _Export:
         else:
             yield whole_example(sample, list(self.store.grades_of(sample.trajectory.id).values()), source)
 
-    def _of_pair(self, best: Selected, worst: Selected) -> Iterator[Json]:
+    def _of_pair(self, best: TrajectorySummary, worst: TrajectorySummary) -> Iterator[Json]:
         chosen, rejected = self.store.load_samples([best.id, worst.id])
         yield from preference_examples(chosen, rejected, self._source(chosen.trajectory), self.report.skipped)
 
@@ -194,19 +203,20 @@ class _Export:
 class _Group:
     """The extremes of a group's measured samples; of equals the first."""
 
-    best: Selected | None = None
-    worst: Selected | None = None
+    best: TrajectorySummary | None = None
+    worst: TrajectorySummary | None = None
     num_measured: int = 0
 
-    def add(self, one: Selected) -> None:
-        if one.reward is None or one.stop_reason not in _IN_BASELINE:
+    def add(self, one: TrajectorySummary) -> None:
+        """Count it where it was measured."""
+        if one.reward is None or one.stop_reason is None or not one.stop_reason.ending.in_baseline:
             return
         self.num_measured += 1
         self.best = max(self.best or one, one, key=_reward)
         self.worst = min(self.worst or one, one, key=_reward)
 
 
-def _reward(one: Selected) -> float:
+def _reward(one: TrajectorySummary) -> float:
     assert one.reward is not None
     return one.reward
 

@@ -27,7 +27,6 @@ from agentrl.store.records import (
 )
 from agentrl.store.schema import Migrated, migrate
 from agentrl.store.sealing import seal, unseal
-from agentrl.store.selection import Selected, Selection, page
 from agentrl.store.tables import Runs, table
 from agentrl.store.verify import verify
 from agentrl.store.writer import Writer
@@ -218,31 +217,25 @@ class Store:
         with self._database.reading() as connection:
             return reading.known(connection, ids)
 
-    def select(self, selection: Selection) -> Iterator[Selected]:
-        """The finished trajectories that are selected, the oldest first; read in pages, each as of its time."""
-        after: Selected | None = None
-        while True:
-            with self._database.reading() as connection:
-                found = page(connection, selection, after)
-            yield from found
-            if not found:
-                return
-            after = found[-1]
-
     def load_group(self, id: str) -> Group:
         """The group with each sample's final attempt, its latest grade and the grade's id."""
         with self._database.reading() as connection:
             return reading.load_group(connection, id)
 
     def find_trajectories(
-        self, *, limit: int | None = None, after: tuple[float, str] | None = None, **which: Unpack[find.Selection]
+        self,
+        *,
+        limit: int | None = None,
+        after: tuple[float, str] | None = None,
+        oldest_first: bool = False,
+        **which: Unpack[find.Selection],
     ) -> list[TrajectorySummary]:
         """Summaries of the trajectories that match all that is given, the newest first: at most `limit`.
 
         `after`: the (started_at, id) of the last one that was seen already, where the list goes on behind it.
         """
         with self._database.reading() as connection:
-            return find.find_trajectories(connection, limit=limit, after=after, **which)
+            return find.find_trajectories(connection, limit=limit, after=after, oldest_first=oldest_first, **which)
 
     def steps_of(self, trajectory: str) -> list[StepUse]:
         """Every step that trained on the trajectory, with advantage, ratio, clip share and staleness (S2)."""
