@@ -28,7 +28,7 @@ def stored_rows(store: Store, name: str, template_hash: str, model: Path, window
         raise ConfigError(f"sft.run={name}: {what}; leave it out of the run, or choose another model")
     if not rows:
         raise ConfigError(
-            f"sft.run={name}: run {run.id} holds no finished rollout to imitate; see agentrl runs {run.id}"
+            f"sft.run={name}: run {run.id} holds nothing to imitate; see agentrl runs {run.id}"
         )
     return rows
 
