@@ -161,7 +161,7 @@ def test_the_branches_of_a_template_that_rewrites_history_come_back_as_rows(tmp_
     assert exported(tmp_path / "three.db", Form.TOKENS, tmp_path / "again.jsonl") == before
 
 
-ROWS = st.lists(st.tuples(st.integers(0, 600), st.booleans()), min_size=1, max_size=12)
+ROWS = st.lists(st.tuples(st.integers(0, 300), st.booleans()), min_size=1, max_size=12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
