@@ -11,6 +11,7 @@ BENCHMARKS = (
     ["benchmarks.parity"],
     ["benchmarks.render"],
     ["benchmarks.store"],
+    ["benchmarks.store_share"],
     ["benchmarks.loop"],
     ["benchmarks.loop", "--concurrency", "4000", "--rollouts", "8000"],
     ["benchmarks.faults"],

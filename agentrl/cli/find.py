@@ -24,7 +24,9 @@ RUNNING = "running"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--run", help="of this run: its id, the beginning of it, or its folder's name")
+    parser.add_argument(
+        "--run", dest="of_run", metavar="RUN", help="of this run: its id, the beginning of it, or its folder's name"
+    )
     parser.add_argument("--step", type=int, metavar="N", help="that step N of --run trained on, whoever sampled it")
     parser.add_argument("--env", metavar="NAME", help="of this environment")
     parser.add_argument(
@@ -76,9 +78,9 @@ def _selection(store: Store, options: argparse.Namespace) -> Selection:
     low, high = options.min_reward, options.max_reward
     if low is not None and high is not None and low > high:
         raise ConfigError(f"no reward is at least {low:g} (--min-reward) and at most {high:g} (--max-reward)")
-    if options.step is not None and options.run is None:
+    if options.step is not None and options.of_run is None:
         raise ConfigError("--step needs the run that trained: add --run; `agentrl runs` lists them")
-    run = None if options.run is None else store.find_run(options.run).id
+    run = None if options.of_run is None else store.find_run(options.of_run).id
     reason = options.stop_reason
     return {
         "run": run if options.step is None else None,

@@ -17,7 +17,7 @@ class Recorder(Protocol):
         """A turn is sampled; its tool calls, results and reward are written by `update_turn`."""
 
     async def update_turn(self, trajectory: Trajectory, turn: Turn) -> None:
-        """The turn's tools have run and the environment has stepped."""
+        """The turn's tools have run and the environment has stepped. Comes before turns whose prompts hold results."""
 
     async def finish(self, trajectory: Trajectory) -> None:
         """The rollout has ended; stop reason, error and artifacts are set. Immutable from here on."""

@@ -67,11 +67,30 @@ def damaged(connection: Connection, model: type[Base], *conditions: ColumnElemen
         keys = connection.execute(page).all()
         if not keys:
             return
-        last = keys[-1]
-        for record in keys:
-            problem = _problem(connection, model, record)
-            if problem is not None:
-                yield Damage(model.__tablename__, named(record), problem)
+        first, last = keys[0], keys[-1]
+        span = and_(tuple_(*key) >= tuple_(*first), tuple_(*key) <= tuple_(*last), *conditions)
+        if not _is_good(connection, model, span, len(keys)):
+            yield from _named_damage(connection, model, keys)
+
+
+def _is_good(connection: Connection, model: type[Base], span: ColumnElement[bool], num: int) -> bool:
+    """Can a whole page be read, at once? It nearly always can."""
+    try:
+        records = connection.execute(select(*_as_text(model)).where(span)).mappings().all()
+        for record in records:
+            READERS[model](_parsed(model, record))
+    except (*UNREADABLE, SQLAlchemyError) as error:
+        if isinstance(error, SQLAlchemyError) and is_down(error):
+            raise
+        return False
+    return len(records) == num
+
+
+def _named_damage(connection: Connection, model: type[Base], keys: Sequence[Row[Any]]) -> Iterator[Damage]:
+    for key in keys:
+        problem = _problem(connection, model, key)
+        if problem is not None:
+            yield Damage(model.__tablename__, named(key), problem)
 
 
 def named(key: Row[Any]) -> str:

@@ -16,7 +16,7 @@ from agentrl.store.sealing import to_json
 
 logger = logging.getLogger(__name__)
 PAGE_BYTES = 16384
-"""A turn takes one to three kB: on SQLite's usual pages of 4096 bytes a fifth of the file would be gaps."""
+"""A turn takes one to three kB: on SQLite's usual pages of 4096 bytes a seventh of the file was gaps."""
 CACHE_KIB = 65536
 """Ids are random, so a write to a large database touches pages all over its indexes."""
 
