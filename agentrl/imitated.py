@@ -27,9 +27,7 @@ def stored_rows(store: Store, name: str, template_hash: str, model: Path, window
         what = f"trajectory {too_long.trajectory} has a Row of {len(too_long)} ids, the model takes {window}"
         raise ConfigError(f"sft.run={name}: {what}; leave it out of the run, or choose another model")
     if not rows:
-        raise ConfigError(
-            f"sft.run={name}: run {run.id} holds nothing to imitate; see agentrl runs {run.id}"
-        )
+        raise ConfigError(f"sft.run={name}: run {run.id} holds nothing to imitate; see agentrl runs {run.id}")
     return rows
 
 
