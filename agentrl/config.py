@@ -214,7 +214,11 @@ class EvalConfig(Section):
 class SftConfig(Section):
     """The warm start by `agentrl sft`."""
 
+    run: str | None = None
+    """Imitate this run's stored rollouts (an import's, say), those of evaluations left out; None: the environment's
+    demonstrator plays."""
     demonstrations: int = Field(2048, ge=1)
+    """How many the demonstrator plays."""
     steps: int = Field(200, ge=1)
     batch_size: int = Field(32, ge=1)
     """Demonstrations per update."""
@@ -225,7 +229,13 @@ class SftConfig(Section):
 
     def train_config(self, train: TrainConfig) -> TrainConfig:
         """The trainer's settings for the warm start: those of `train` with these in their place."""
-        return train.model_copy(update=self.model_dump(exclude={"demonstrations", "batch_size"}))
+        return train.model_copy(update=self.model_dump(exclude={"run", "demonstrations", "batch_size"}))
+
+    @model_validator(mode="after")
+    def _one_source(self) -> SftConfig:
+        if self.run is not None and self.demonstrations != SftConfig.model_fields["demonstrations"].default:
+            raise ValueError(f"demonstrations are played, but run={self.run} imitates what is stored: leave one out")
+        return self
 
 
 class StoreConfig(Section):

@@ -43,8 +43,16 @@ class StoreError(AgentRLError):
     """A database or a run's file that can't be used, or a record that can't be read."""
 
 
+class DamagedRecord(StoreError):
+    """A record that isn't as it was written, so it can't be read; the others can."""
+
+
 class LeaseLost(StoreError):
     """The group was given to another worker; this one may no longer write to it."""
+
+
+class ExchangeError(AgentRLError):
+    """Nothing to export, or a file whose examples don't fit."""
 
 
 class RowError(AgentRLError):

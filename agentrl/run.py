@@ -4,7 +4,7 @@
                             ▲ groups of rollouts │ Rows, advantages, update │ proved weights
     replay:                 the groups are other runs', stored; nobody plays, nothing is published
     eval, rollout:          collect only
-    sft:    scripted play through the same loop ─▶ imitate ─▶ checkpoint
+    sft:    scripted play through the same loop, or a stored run ─▶ imitate ─▶ checkpoint
 
 The store lies between collect and learn: what is trained on is read back from it.
 """
@@ -28,6 +28,7 @@ from agentrl.batch.rows import Row, build_rows
 from agentrl.config import RunConfig
 from agentrl.errors import TrainingError
 from agentrl.evaluation import EvalResult, summarize
+from agentrl.imitated import stored_rows
 from agentrl.interrupts import uninterrupted
 from agentrl.place import at
 from agentrl.probe import Probe
@@ -156,7 +157,7 @@ async def sft(config: RunConfig, watcher: Watcher) -> Summary:
             player.trainer = Trainer(policy, config.sft.train_config(config.train), config.algorithm)
             check_logprobs(policy, first_prompt(player))
             await register(player)
-            await imitate(player)
+            await imitate(player, start)
             folder = save(player)
             if is_tiny:
                 tiny.keep(folder, tiny_folder(config), run.id, player.version)
@@ -351,8 +352,28 @@ async def evaluate(player: Player, ordinal: int) -> list[EvalResult]:
     return results
 
 
-async def imitate(player: Player) -> None:
-    """Play the demonstrations, then one supervised update after another; each is a step in the store."""
+async def imitate(player: Player, folder: Path) -> None:
+    """Get Rows to imitate, then one supervised update after another; each is a step in the store.
+
+    `folder`: of the model that is taught.
+    """
+    run, config = player.run, player.run.config
+    if config.sft.run is None:
+        rows = await _demonstrate(player)
+    else:
+        rows = stored_rows(run.store, config.sft.run, player.renderer.template_hash, folder, player.window)
+    order = endless(rows, derive_seed(config.seed, "sft"))
+    run.watcher.phase("supervised updates", config.sft.steps)
+    for ordinal in range(config.sft.steps):
+        with at(step=ordinal):
+            # Copies: where an epoch ends in a batch, one Row may be in it twice, each time at its own place.
+            await _imitate_once(player, ordinal, list(map(copy, islice(order, config.sft.batch_size))))
+        player.steps_done = ordinal + 1
+        run.watcher.advance()
+
+
+async def _demonstrate(player: Player) -> list[Row]:
+    """Rows of the environment's demonstrator at play."""
     run, config = player.run, player.run.config
     tasks = list(islice(endless(run.tasks("train"), config.seed), config.sft.demonstrations))
     assert isinstance(player.renderer, Renderer)
@@ -363,14 +384,7 @@ async def imitate(player: Player) -> None:
     rows = [row for group in groups for sample in group.samples for row in build_rows(sample, for_sft=True)]
     if not rows:
         raise TrainingError(f"none of {len(groups)} demonstrations gave anything to imitate; see agentrl show")
-    order = endless(rows, derive_seed(config.seed, "sft"))
-    run.watcher.phase("supervised updates", config.sft.steps)
-    for ordinal in range(config.sft.steps):
-        with at(step=ordinal):
-            # Copies: where an epoch ends in a batch, one Row may be in it twice, each time at its own place.
-            await _imitate_once(player, ordinal, list(map(copy, islice(order, config.sft.batch_size))))
-        player.steps_done = ordinal + 1
-        run.watcher.advance()
+    return rows
 
 
 async def _imitate_once(player: Player, ordinal: int, rows: Sequence[Row]) -> None:

@@ -7,6 +7,7 @@ import importlib
 import sys
 import traceback
 from collections.abc import Sequence
+from keyword import iskeyword
 
 from agentrl.errors import AgentRLError
 from agentrl.interrupts import Terminated
@@ -26,6 +27,8 @@ COMMANDS = {
     "why": "tell why a rollout got its reward, and who trained on it",
     "db": "look after a database: stats, verify, gc, migrate",
     "replay": "look at, play, grade or score a stored trajectory again, fork it, or recompute a step",
+    "export": "write stored trajectories to a file: for SFT, as preferences, or whole",
+    "import": "read conversations, ids or whole trajectories from a file, as a run",
     "doctor": "what a model's chat template does, and whether it can be trained",
     "env": "list, make and check environments",
     "sandbox": "list sandboxes, check what they hold on this machine, clean up after dead runs",
@@ -42,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = commands.add_parser(name, help=summary, description=summary)
         command.add_argument("--debug", action="store_true", help="show tracebacks of errors")
         if name == chosen:  # the others stay unloaded: torch takes seconds to import
-            module = importlib.import_module(f"agentrl.cli.{name}")
+            module = importlib.import_module(f"agentrl.cli.{name}_" if iskeyword(name) else f"agentrl.cli.{name}")
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     words = [word for word in arguments if word != "--debug"]

@@ -127,9 +127,9 @@ def score_again(store: Store, options: argparse.Namespace) -> int:
     its_run = store.find_run(sample.trajectory.run)
     model, top = model_folder(options.rescore, its_run), options.top or 20
     with fitting(its_run):
-        config = TrainConfig.model_validate(its_run.config["train"])
+        config = TrainConfig.model_validate(its_run.config.get("train", {}))
     scores = rescore(sample, config, model)
-    decode = decoder(options.model or its_run.config["model_folder"])
+    decode = decoder(options.model or its_run.config.get("model_folder"))
     print(f"{len(scores)} sampled ids under {model}; the {min(top, len(scores))} that differ most:")
     for score in scores[:top]:
         print(visible(_score_line(score, decode)))

@@ -72,6 +72,8 @@ def load(store: Store, id: str) -> Recorded:
 
 def config_of(run: RunRecord, database: str) -> RunConfig:
     """The run's config. Raises ReplayError where its environment isn't there any more, or has other options now."""
+    if run.config.get("command") == "import":
+        raise ReplayError(f"run {run.id} was imported from {run.config['file']}: no environment played it here")
     with fitting(run):
         return RunConfig.of_stored(run.config, database)
 

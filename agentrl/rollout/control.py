@@ -68,6 +68,10 @@ class TextEncoder:
         found = self._renamed.encode(swapped, add_special_tokens=False).ids
         return [self._original.get(id, id) for id in found if id != self._split_id]
 
+    def is_id(self, id: int) -> bool:
+        """Does it stand for a text?"""
+        return self._full.id_to_token(id) is not None
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, control strings included."""
         text: str = self._full.decode(list(ids), skip_special_tokens=False)

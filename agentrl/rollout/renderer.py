@@ -149,6 +149,10 @@ class Renderer:
         """Does a prompt open a think block? DeepSeek's do after a question, but not after results."""
         return self.decode(prompt_ids[-_NUM_LAST:]).rstrip().endswith(self.parser.think_open.rstrip())
 
+    def is_id(self, id: int) -> bool:
+        """Does it stand for a text?"""
+        return self.encoder.is_id(id)
+
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, control strings included."""
         return self.encoder.decode(ids)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,3 +27,23 @@ def load_tokenizer(path: str) -> tuple[Any, list[int]]:
     except OSError:  # models without a generation config stop at the tokenizer's end token
         eos = None
     return tokenizer, eos if isinstance(eos, list) else [] if eos is None else [eos]
+
+
+def vocabulary_hash(folder: str | Path) -> str | None:
+    """Of which text each id stands for, by a model folder's tokenizer.json; None where there is none to read.
+
+    Equal for every copy of a tokenizer, also one that was saved anew.
+    """
+    try:
+        tokenizer = json.loads((Path(folder) / "tokenizer.json").read_bytes())
+        added = sorted((token["id"], token["content"]) for token in tokenizer["added_tokens"])
+        text = json.dumps([tokenizer["model"]["vocab"], added], sort_keys=True)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def recorded_vocabulary(config: Mapping[str, Any]) -> str | None:
+    """The same of what a run was rendered with, by its stored config; None where that isn't there any more."""
+    known: str | None = config.get("vocabulary")
+    return known or vocabulary_hash(config.get("model_folder") or "")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from sqlalchemy import JSON, ColumnElement, Connection, Row, RowMapping, Text, and_, cast, select, tuple_
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
 from agentrl.store import values
 from agentrl.store.blobs import content_hash
@@ -214,3 +215,14 @@ def damage_of(connection: Connection, trajectories: list[str]) -> Iterator[Damag
     yield from damaged(connection, Tasks, Tasks.identity.in_(tasks))
     for model in OF_TRAJECTORY:
         yield from damaged(connection, model, table(model).c.trajectory_id.in_(trajectories))
+
+
+@contextmanager
+def damage_named(connection: Connection, trajectories: Sequence[str]) -> Iterator[None]:
+    """What can't be read of these trajectories leaves as a ValueError that names the record."""
+    try:
+        yield
+    except (*UNREADABLE, OperationalError) as error:
+        if is_down(error):
+            raise
+        raise ValueError(next(damage_of(connection, list(trajectories)), error)) from error

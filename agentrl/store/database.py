@@ -15,7 +15,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
 
-from agentrl.errors import AgentRLError, StoreError
+from agentrl.errors import AgentRLError, DamagedRecord, StoreError
 from agentrl.store import postgresql, sqlite
 from agentrl.store.faults import advice, cause_of, text_of
 from agentrl.urls import hide_passwords
@@ -86,7 +86,7 @@ class Database:
             try:
                 yield connection
             except (ValueError, KeyError, struct.error) as error:
-                raise StoreError(f"{self.location}: a record can't be read, it was damaged: {error}") from error
+                raise DamagedRecord(f"{self.location}: a record can't be read, it was damaged: {error}") from error
 
     @contextmanager
     def writing(self, *, patient: bool = True) -> Iterator[Connection]:

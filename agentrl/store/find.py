@@ -5,11 +5,11 @@ Summaries hold clean text, for reading; whole trajectories hold the original.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal, TypedDict
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select, true, tuple_
 from sqlalchemy.orm import aliased
 
 from agentrl.errors import StoreError
@@ -48,15 +48,28 @@ class Selection(TypedDict, total=False):
     """(run, step) that trained on it."""
     text: str | None
     """Somewhere in what its models wrote, its tools gave or it was asked, in upper or lower case."""
+    ids: Sequence[str] | None
+    group: str | None
+    split: str | None
+    """Of its task."""
+    final: bool | None
+    """True: no later attempt at the same sample of a group."""
 
 
 def find_trajectories(
-    connection: Connection, *, limit: int | None = None, after: tuple[float, str] | None = None, **which: Any
+    connection: Connection,
+    *,
+    limit: int | None = None,
+    after: tuple[float, str] | None = None,
+    oldest_first: bool = False,
+    **which: Any,
 ) -> list[TrajectorySummary]:
     """Summaries of a `Selection`, the newest first: at most `limit`, from behind `after`, a (started_at, id)."""
-    query = _summaries().order_by(Trajectories.started_at.desc(), Trajectories.id.desc()).limit(limit)
+    order = (Trajectories.started_at, Trajectories.id)
+    query = _summaries().order_by(*(order if oldest_first else (one.desc() for one in order))).limit(limit)
     if after is not None:
-        query = query.where(tuple_(Trajectories.started_at, Trajectories.id) < tuple_(*after))
+        here, there = tuple_(*order), tuple_(*after)
+        query = query.where(here > there if oldest_first else here < there)
     for name, value in which.items():
         if value is not None:
             query = query.where(_CONDITIONS[name](value))
@@ -108,6 +121,13 @@ def _trained_by(step: tuple[str, int]) -> ColumnElement[bool]:
     return Trajectories.id.in_(rows)
 
 
+def _later_attempt() -> Select[str]:
+    later = aliased(Trajectories)
+    same = (later.group_id == Trajectories.group_id, later.sample == Trajectories.sample)
+    order = tuple_(later.reissue, later.attempt) > tuple_(Trajectories.reissue, Trajectories.attempt)
+    return select(later.id).where(*same, order)
+
+
 def _says(text: str) -> ColumnElement[bool]:
     needle = clean_text(text)
     shared = select(Blobs.hash).where(Blobs.hash == Turns.prompt_messages_hash, mentions(Blobs.content, needle))
@@ -133,6 +153,10 @@ _CONDITIONS: dict[str, Callable[[Any], ColumnElement[bool]]] = {
     "max_reward": lambda reward: Trajectories.reward <= reward,
     "step": _trained_by,
     "text": _says,
+    "ids": Trajectories.id.in_,
+    "group": lambda group: Trajectories.group_id == group,
+    "split": lambda split: Tasks.split == split,
+    "final": lambda wanted: ~_later_attempt().exists() if wanted else true(),
 }
 """Of each key of a `Selection`."""
 

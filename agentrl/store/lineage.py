@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, and_, func, select
 
+from agentrl.store.damage import damage_named
 from agentrl.store.records import StepUse
 from agentrl.store.tables import EngineCalls, Grades, StepRows, Steps, Trajectories, Turns, Versions, table
 from agentrl.store.values import read_grade, read_step_row
@@ -35,7 +36,8 @@ def steps_of(connection: Connection, trajectory: str) -> list[StepUse]:
 def grades_of(connection: Connection, trajectory: str) -> dict[int, Grade]:
     """All grades of the trajectory by id; the last one is the latest."""
     query = select(table(Grades)).where(Grades.trajectory_id == trajectory).order_by(Grades.id)
-    return {record["id"]: read_grade(record) for record in connection.execute(query).mappings()}
+    with damage_named(connection, [trajectory]):
+        return {record["id"]: read_grade(record) for record in connection.execute(query).mappings()}
 
 
 def _oldest_version(connection: Connection, trajectory: str) -> Version | None:

@@ -7,14 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, func, select
-from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import InstrumentedAttribute
 
 from agentrl.errors import StoreError
 from agentrl.store import values
 from agentrl.store.blobs import contents, restored
-from agentrl.store.damage import UNREADABLE, damage_of
-from agentrl.store.faults import is_down
+from agentrl.store.damage import damage_named
 from agentrl.store.sealing import unseal
 from agentrl.store.tables import (
     ArtifactData,
@@ -45,12 +43,8 @@ def load_trajectories(connection: Connection, ids: Sequence[str]) -> list[Trajec
     found: dict[str, Trajectory] = {}
     for start in range(0, len(ids), CHUNK):
         chunk = ids[start : start + CHUNK]
-        try:
+        with damage_named(connection, chunk):
             found |= _load_chunk(connection, chunk)
-        except (*UNREADABLE, OperationalError) as error:
-            if is_down(error):
-                raise
-            raise ValueError(next(damage_of(connection, list(chunk)), error)) from error
     missing = [id for id in ids if id not in found]
     if missing:
         raise StoreError(f"no trajectory {missing[0]!r} in the store")
@@ -59,8 +53,19 @@ def load_trajectories(connection: Connection, ids: Sequence[str]) -> list[Trajec
 
 def load_sample(connection: Connection, id: str) -> Sample:
     """One trajectory with its latest grade. Raises StoreError where it is missing."""
-    (trajectory,) = load_trajectories(connection, [id])
-    return _sample(trajectory, latest_grades(connection, [id]))
+    return load_samples(connection, [id])[0]
+
+
+def load_samples(connection: Connection, ids: Sequence[str]) -> list[Sample]:
+    """The trajectories with their latest grades, in the order of `ids`. Raises as `load_trajectories` does."""
+    with damage_named(connection, ids):
+        grades = latest_grades(connection, ids)
+    return [_sample(trajectory, grades) for trajectory in load_trajectories(connection, ids)]
+
+
+def known(connection: Connection, ids: Sequence[str]) -> set[str]:
+    """Those of the ids that are a trajectory's."""
+    return set(connection.scalars(select(Trajectories.id).where(Trajectories.id.in_(ids))))
 
 
 def load_group(connection: Connection, group_id: str) -> Group:

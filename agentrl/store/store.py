@@ -208,6 +208,16 @@ class Store:
         with self._database.reading() as connection:
             return reading.load_sample(connection, id)
 
+    def load_samples(self, ids: Sequence[str]) -> list[Sample]:
+        """The trajectories with their latest grades, in the order of `ids`."""
+        with self._database.reading() as connection:
+            return reading.load_samples(connection, ids)
+
+    def known(self, ids: Sequence[str]) -> set[str]:
+        """Those of the ids that are a trajectory's."""
+        with self._database.reading() as connection:
+            return reading.known(connection, ids)
+
     def load_group(self, id: str) -> Group:
         """The group with each sample's final attempt, its latest grade and the grade's id."""
         with self._database.reading() as connection:
@@ -224,14 +234,19 @@ class Store:
             return facts.claimed(connection, run, step)
 
     def find_trajectories(
-        self, *, limit: int | None = None, after: tuple[float, str] | None = None, **which: Unpack[find.Selection]
+        self,
+        *,
+        limit: int | None = None,
+        after: tuple[float, str] | None = None,
+        oldest_first: bool = False,
+        **which: Unpack[find.Selection],
     ) -> list[TrajectorySummary]:
         """Summaries of the trajectories that match all that is given, the newest first: at most `limit`.
 
         `after`: the (started_at, id) of the last one that was seen already, where the list goes on behind it.
         """
         with self._database.reading() as connection:
-            return find.find_trajectories(connection, limit=limit, after=after, **which)
+            return find.find_trajectories(connection, limit=limit, after=after, oldest_first=oldest_first, **which)
 
     def steps_of(self, trajectory: str) -> list[StepUse]:
         """Every step that trained on the trajectory, with advantage, ratio, clip share and staleness (S2)."""
