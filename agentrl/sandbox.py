@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
@@ -93,6 +94,11 @@ class Session(ABC):
 
 class Sandbox(ABC):
     """A started box. Every method raises `SandboxError` when the box itself is gone."""
+
+    @cached_property
+    def shells(self) -> dict[str, Session]:
+        """The shells that tools keep open in this box from call to call, by the tool's name."""
+        return {}
 
     @abstractmethod
     async def exec(
