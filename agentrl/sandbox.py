@@ -46,7 +46,7 @@ class SandboxSpec:
     """What the box may write, `base` not counted."""
     network: bool = False
     user: int = 1000
-    """The user id inside."""
+    """The user id inside, never 0; bubblewrap under root gives each box an id of its own instead."""
     lifetime_s: float = 3600.0
     """After this the box ends by itself, whoever forgot it."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -65,6 +65,8 @@ class ExecResult:
     """It and everything that it started were killed at the limit (R4); what was printed until then is here."""
     out_of_memory: bool = False
     """The box's memory limit killed it or one of its children."""
+    shell_ended: bool = False
+    """Of a session's command: its shell is gone (limit, `exit`, a kill), and the next command finds a new one."""
     num_left_out_bytes: int = 0
     """Of the output, from the middle, where it was longer than the cap; a marker stands in their place."""
     seconds: float = 0.0
@@ -83,7 +85,7 @@ class Session(ABC):
         """Run one command; both outputs come as `stdout`, in the order in which they were printed.
 
         At the limit everything that the session started is killed, and the next call finds a new shell in the box's
-        `workdir`: `timed_out` says so. An unclosed quote or heredoc is an error of this call and of no other.
+        `workdir`: `timed_out` and `shell_ended` say so. An unclosed quote or heredoc is an error of this call and of no other.
         Raises SandboxError where the box is gone.
         """
 
@@ -93,7 +95,11 @@ class Session(ABC):
 
 
 class Sandbox(ABC):
-    """A started box. Every method raises `SandboxError` when the box itself is gone."""
+    """A started box. Every method raises `SandboxError` when the box itself is gone.
+
+    Relative paths start at the spec's `workdir`. Where what runs in the box keeps a file from being read or written
+    (no right to it, a full disk, no process to be had), that is the OSError, not the SandboxError.
+    """
 
     @cached_property
     def shells(self) -> dict[str, Session]:

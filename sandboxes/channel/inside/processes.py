@@ -1,0 +1,166 @@
+"""A command's processes: how they are started, watched over, and all ended.
+
+Each command has a supervisor between the server and itself. Whatever the command starts stays below the supervisor,
+also after setsid or a double fork, because orphans become the supervisor's children. So its end takes all of it along.
+Should the supervisor be killed, they become the server's children, and it kills what it didn't start.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import resource
+import signal
+import struct
+
+TYPE_CHECKING = False  # typing takes longer to load than all of this
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+    from typing import Any
+
+STATUS = struct.Struct(">i")
+NUM_FILES = 1024
+"""Open at once in the server."""
+MARK_FILE = 8
+"""Where a shell tells that a command ended; the commands themselves don't inherit it."""
+PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
+WAITED = {signal.SIGCHLD, signal.SIGTERM}
+
+
+def prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def descendants(root: int, spared: Collection[int] = ()) -> set[int]:
+    """Process ids below `root` that still run, without those in `spared` and what is below them."""
+    children: dict[int, list[tuple[int, bytes]]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    state, parent = file.read().rpartition(b")")[2].split()[:2]
+            except OSError:  # it ended
+                continue
+            children.setdefault(int(parent), []).append((int(name), state))
+    found, ahead = set(), [root]
+    while ahead:
+        for pid, state in children.get(ahead.pop(), ()):
+            if pid not in spared:
+                ahead.append(pid)
+                if state not in (b"Z", b"X"):
+                    found.add(pid)
+    return found
+
+
+def send_signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except OSError:  # it ended
+        pass
+
+
+def kill_descendants(root: int, spared: Collection[int] = ()) -> bool:
+    """Stop them all, then kill them: what is stopped can't fork, and keeps its place under a process limit.
+
+    Was there any?
+    """
+    stopped: set[int] = set()
+    while True:
+        new = descendants(root, spared) - stopped
+        if not new:
+            break
+        for pid in new:
+            send_signal(pid, signal.SIGSTOP)
+        stopped |= new
+    for pid in stopped:
+        send_signal(pid, signal.SIGKILL)
+    return bool(stopped)
+
+
+def reap() -> tuple[dict[int, int], bool]:
+    """({pid: exit code} of the children that ended, whether there are others)."""
+    ended = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended, False
+        if pid == 0:
+            return ended, True
+        ended[pid] = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def supervise(command: dict[str, Any], files: list[int], status: int, settings: dict[str, Any]) -> None:
+    """The supervisor's whole life: tell the command's exit code; on SIGTERM, end everything below."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    child = os.fork()
+    if child == 0:
+        become(command, files, settings)
+    keep_open({status})
+    is_ending = False
+    while True:
+        is_ending |= signal.sigwait(WAITED) == signal.SIGTERM
+        ended, has_more = reap()
+        if child in ended:
+            os.write(status, STATUS.pack(ended[child]))
+        if not has_more:
+            os._exit(0)
+        if is_ending:
+            kill_descendants(os.getpid())
+
+
+def become(command: dict[str, Any], files: list[int], settings: dict[str, Any]) -> None:
+    """Turn into the command, or end with 127 or 126 and the reason on stderr, as a shell does.
+
+    `files`: what its descriptors 0, 1, 2 and MARK_FILE are to be.
+    """
+    errors = os.dup2(files[2], NUM_FILES - 1, inheritable=False)
+    try:
+        for group in settings["cgroups"]:
+            os.write(group, b"0")
+        os.setsid()
+        above = [os.dup2(old, errors - 1 - number) for number, old in enumerate(files)]
+        kept = [os.dup2(old, new) for old, new in zip(above, (0, 1, 2, MARK_FILE))]  # noqa: B905 - Python 3.7
+        keep_open([*kept, errors])
+        for name, limit in settings["rlimits"].items():
+            resource.setrlimit(getattr(resource, name), (limit, limit))
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.umask(0o022)
+        os.chdir(as_bytes(command["cwd"]))
+        environment = {as_bytes(name): as_bytes(value) for name, value in command["environment"].items()}
+        execute([as_bytes(word) for word in command["argv"]], environment)
+    except (OSError, ValueError) as error:  # ValueError: a NUL
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+        text = f"can't run {command['argv'][0]} in {command['cwd']}: {reason}\n"
+        os.write(errors, text.encode("utf-8", "replace"))
+        os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+
+def execute(argv: list[bytes], environment: dict[bytes, bytes]) -> None:
+    """As os.execvpe, which loads modules for it."""
+    folders = [b""] if b"/" in argv[0] else environment.get(b"PATH", b"/usr/bin:/bin").split(b":")
+    failure: OSError = FileNotFoundError(errno.ENOENT, "")
+    for folder in folders:
+        try:
+            os.execve(os.path.join(folder, argv[0]), argv, environment)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+def keep_open(files: Iterable[int]) -> None:
+    """Close every other descriptor."""
+    first = 0
+    for file in [*sorted(files), NUM_FILES]:
+        if file > first:  # Python takes an empty range for all files
+            os.closerange(first, file)
+        first = file + 1
+
+
+def as_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

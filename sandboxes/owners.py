@@ -1,0 +1,35 @@
+"""Whose a leftover is: names that tell the process they belong to, also after it is gone and its id is another's."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+_NAME = re.compile(r"agentrl-box-(?P<boot>[0-9a-f]{8})-(?P<pid>\d+)-(?P<start>\d+)-")
+
+
+def name_of_ours(rest: str) -> str:
+    """A name for something that must go when this process is gone."""
+    return f"agentrl-box-{_boot()}-{os.getpid()}-{_start(os.getpid())}-{rest}"
+
+
+def is_orphan(name: str) -> bool:
+    """Was it named by a process that has ended, or before the last boot? False for any other name."""
+    found = _NAME.match(name)
+    if found is None:
+        return False
+    return found["boot"] != _boot() or _start(int(found["pid"])) != found["start"]
+
+
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+
+
+def _start(pid: int) -> str | None:
+    """When a process started, in ticks since the boot; None: there is none, or it has ended."""
+    try:
+        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if after_name[0] in "ZX" else after_name[19]
