@@ -127,12 +127,10 @@ def _nearest(content: bytes, old: bytes) -> str:
 
 def _around(content: bytes, start: int, num_lines: int, num_around: int = NUM_AROUND) -> bytes:
     """The lines of a change and a few around it, numbered."""
-    lines = content.split(b"\n")
+    lines = content.removesuffix(b"\n").split(b"\n")
     first, last = max(0, start - num_around), min(len(lines), start + num_lines + num_around)
     chosen = range(first, min(last, first + MAX_SHOWN_LINES))
-    return b"".join(
-        numbered(number + 1, lines[number]) for number in chosen if number + 1 < len(lines) or lines[number]
-    )
+    return b"".join(numbered(number + 1, lines[number]) for number in chosen)
 
 
 def as_bytes(text: str) -> bytes:

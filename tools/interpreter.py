@@ -15,6 +15,7 @@ import socket
 import sys
 import traceback
 import types
+from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,10 +43,8 @@ def serve(folder: str) -> None:
         status = _answer(caller, main.__dict__, number)
         if os.getpid() != pid:  # a fork of the code came out here too
             os._exit(0)
-        try:
+        with suppress(OSError):  # the caller is gone
             caller.sendall(status)
-        except OSError:  # the caller is gone
-            pass
         caller.close()
 
 
@@ -128,10 +127,8 @@ def _short(error: BaseException) -> str:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with suppress(Exception):  # the code may have put anything there
             stream.flush()
-        except Exception:  # the code may have put anything there
-            pass
 
 
 if __name__ == "__main__":

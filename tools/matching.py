@@ -54,7 +54,7 @@ def show_matches(path: str, wanted: re.Pattern[bytes]) -> None:
     if b"\0" in content:
         return
     for number, line in enumerate(content.split(b"\n"), 1):
-        if wanted.search(line.removesuffix(b"\r")):
+        if wanted.search(line.rstrip(b"\r")):
             sys.stdout.buffer.write(b"%s:%d:%s\n" % (os.fsencode(path), number, line))
 
 

@@ -15,6 +15,7 @@ from agentrl.tools.interpreter import ENDED, NO_INTERPRETER, RAISED
 
 SOURCE = Path(__file__).with_name("interpreter.py").read_text(encoding="utf-8")
 NEW_INTERPRETER = "the next call starts a new interpreter: imports and variables of before are gone"
+NO_START = "no interpreter could be started; it needs python3 and room in /tmp"
 START = """
 interpreter=$(mktemp -d) && cat > "$interpreter/interpreter.py" <<'{end}'
 {source}
@@ -53,9 +54,7 @@ class Python(BoxTool):
             await self.run_in_shell(_filled(START, source=SOURCE), ctx, self.time_left_s(ctx))
             ran = await self._call(code, ctx)
         if ran.exit_code == NO_INTERPRETER and not ran.timed_out:
-            return with_notes(
-                ran.stdout, ["no interpreter could be started: is python3 there, and room in /tmp?"], is_error=True
-            )
+            return with_notes(ran.stdout, [NO_START], is_error=True)
         if ran.exit_code == ENDED:
             return with_notes(ran.stdout, [f"the interpreter ended; {NEW_INTERPRETER}"], is_error=True)
         return told(ran, timeout_s=timeout_s, after_stop=NEW_INTERPRETER, plain_codes=(0, RAISED))

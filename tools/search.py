@@ -52,10 +52,8 @@ class Search(BoxTool):
             if room < 0 and num_shown:
                 break
             num_shown += 1
-        is_all = num_shown == len(lines)
-        return lines[:num_shown], [] if is_all else [
-            f"only the first {num_shown} matches; narrow the pattern or the path"
-        ]
+        note = f"only the first {num_shown} matches; narrow the pattern or the path"
+        return lines[:num_shown], [note] if num_shown < len(lines) else []
 
 
 search = Search()

@@ -50,10 +50,9 @@ class View(BoxTool):
             return with_notes(b"", [f"{path} is empty"])
         end = len(lines) if last is None else min(last, len(lines))
         if not 1 <= first <= end:
-            raise ValueError(
-                f"{path} has lines 1 to {len(lines)}; lines {first} to {last or 'the end'} are none of them"
-            )
-        shown, num_bytes = [], 0
+            raise ValueError(f"{path} has lines 1 to {len(lines)}, and not {first} to {last or 'its end'}")
+        shown: list[bytes] = []
+        num_bytes = 0
         for number in range(first, end + 1):
             line = numbered(number, lines[number - 1])
             num_bytes += len(line)

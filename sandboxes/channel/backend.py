@@ -45,8 +45,12 @@ class ChannelBackend(SandboxBackend, Generic[Box]):
 def check(spec: SandboxSpec) -> None:
     """Raises SandboxError for what no box can be made from."""
     if spec.base is not None and not Path(spec.base).is_dir():
-        raise SandboxError(f"the task's base folder {spec.base!r} isn't there: restore it, or drop the task", SandboxFault.IMAGE)
+        raise SandboxError(
+            f"the task's base folder {spec.base!r} isn't there: restore it, or drop the task", SandboxFault.IMAGE
+        )
     if spec.user <= 0:
-        raise SandboxError(f"SandboxSpec.user={spec.user}: a box's user is never root; use 1 or more", SandboxFault.START)
+        raise SandboxError(
+            f"SandboxSpec.user={spec.user}: a box's user is never root; use 1 or more", SandboxFault.START
+        )
     if not spec.workdir.startswith("/") or spec.workdir.rstrip("/") in ("", "/tmp"):
         raise SandboxError(f"SandboxSpec.workdir={spec.workdir!r}: name an absolute folder below /", SandboxFault.START)

@@ -108,9 +108,7 @@ class ChannelSandbox(Sandbox):
         killed_before = self.num_out_of_memory()
         cap = request["max_output_bytes"]
         limit_s = request["timeout_s"] + GRACE_S
-        told, body = await self._client.ask(
-            request, stdin, limit_s=limit_s, max_bytes=num_streams * (cap + 1)
-        )
+        told, body = await self._client.ask(request, stdin, limit_s=limit_s, max_bytes=num_streams * (cap + 1))
         try:
             return _result(told, body, num_streams, out_of_memory=self.num_out_of_memory() > killed_before)
         except (KeyError, TypeError, ValueError) as error:

@@ -47,9 +47,7 @@ class BoxProcess:
             await box.client.ready(timeout_s)
         except TimeoutError:
             words = await box.stop()
-            raise SandboxError(
-                f"box {name} wasn't ready within {timeout_s:g} s{words}", SandboxFault.START
-            ) from None
+            raise SandboxError(f"box {name} wasn't ready within {timeout_s:g} s{words}", SandboxFault.START) from None
         except SandboxError:
             words = await box.stop()
             raise SandboxError(f"box {name} didn't start{words}", SandboxFault.START) from None
