@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_serializer, model_validator
 
 from agentrl import plugins
+from agentrl.config_sandbox import SandboxConfig
 from agentrl.config_servers import ChatConfig, EngineConfig, Section, SyncConfig
 from agentrl.environment import EnvironmentConfig
 from agentrl.urls import PASSWORD, hide_passwords
@@ -246,6 +247,7 @@ class RunConfig(Section):
     eval: EvalConfig = EvalConfig()
     sft: SftConfig = SftConfig()
     chat: ChatConfig = ChatConfig()
+    sandbox: SandboxConfig = SandboxConfig()
     store: StoreConfig = StoreConfig()
     log: LogConfig = LogConfig()
     seed: int = 0

@@ -2,7 +2,11 @@
 
 One instance lives for one episode. The AgentLoop calls, in this order::
 
-    tasks (class)  sandbox  reset  ( reply → tools → step )*  collect  grade (class)  close
+    tasks (class)  sandbox  reset  ( reply → tools → step )*  collect  close  grade (class)
+
+An environment that asks for a box by `sandbox` has it as `ctx.sandbox` in `reset` and in its tools, and may use it
+until `collect` is done. Shells are closed before `collect`, and the box is gone before `grade`: no process of the agent
+lives on while it is measured. A `grade` that runs something asks for a fresh box by `grading_sandbox`.
 
 Plain Python errors are fine: the loop catches what `reset`, `step`, `collect` and `grade` raise and records it
 as the rollout's ending or as an unmeasured grade; it never reaches the siblings. Each of the async methods may also be
@@ -52,6 +56,7 @@ class EnvironmentContext:
     """What an episode may use."""
 
     sandbox: Sandbox | None
+    """The box of `sandbox`; in `grade` the one of `grading_sandbox`."""
     seed: int
     """Equal for the samples of one group."""
     deadline: float
@@ -107,6 +112,11 @@ class Environment(ABC):
 
     def sandbox(self, task: Task) -> SandboxSpec | None:
         """The box that the episode needs; None: no box."""
+        return None
+
+    @classmethod
+    def grading_sandbox(cls, task: Task) -> SandboxSpec | None:
+        """The box that `grade` gets, new for each grade; None: no box. It follows from the task alone, as the grade."""
         return None
 
     async def reset(self, task: Task, ctx: EnvironmentContext) -> list[Message]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
-import inspect
 import re
 import site
 import sys
@@ -21,8 +20,11 @@ from typing import Any, NamedTuple
 
 from agentrl.environment import Environment
 from agentrl.errors import PluginError
+from agentrl.sandbox import SandboxBackend
 
 GROUPS = ("agentrl.envs", "agentrl.tools", "agentrl.sandboxes")
+BASES: dict[str, type[Any]] = {"agentrl.envs": Environment, "agentrl.sandboxes": SandboxBackend}
+"""What the plugins of a group are subclasses of."""
 MAX_STATE_CHARACTERS = 300
 
 
@@ -75,11 +77,12 @@ def load(group: str, name: str) -> Any:
 
 def environment(name: str) -> type[Environment]:
     """The class of an environment. Raises PluginError where it is unknown, broken or no Environment."""
-    loaded = load("agentrl.envs", name)
-    problem = _no_environment(loaded)
-    if problem:
-        raise PluginError(f"agentrl.envs: {name!r} {problem}")
-    return loaded  # type: ignore[no-any-return]
+    return _class("agentrl.envs", name)
+
+
+def sandbox(name: str) -> type[SandboxBackend]:
+    """The class of a backend. Raises PluginError where it is unknown, broken or no SandboxBackend."""
+    return _class("agentrl.sandboxes", name)
 
 
 def made_by(group: str, name: str) -> dict[str, str]:
@@ -156,7 +159,7 @@ def _find(group: str, name: str) -> _Plugin:
     if matches:
         sources = " and ".join(plugin.source for plugin in matches)
         raise PluginError(f"{group}: {name!r} is registered by {sources}; uninstall all but one")
-    kind = group.removeprefix("agentrl.").removesuffix("s")
+    kind = "sandbox" if group == "agentrl.sandboxes" else group.removeprefix("agentrl.").removesuffix("s")
     known = sorted({plugin.point.name for plugin in plugins})
     near = difflib.get_close_matches(name, known, n=3) or known
     listed = ", ".join(near) or "none: is agentrl installed? `pip install -e .` registers its own"
@@ -197,18 +200,31 @@ def _describe(group: str, found: _Plugin | _Unreadable) -> PluginInfo:
         return PluginInfo("?", found.distribution, "?", found.reason)
     try:
         loaded = load(group, found.point.name)
-        state = (_no_environment(loaded) if group == "agentrl.envs" else None) or "ok"
+        state = _wrong_kind(group, loaded) or "ok"
     except PluginError as error:
         state = _reason(error.__cause__) if error.__cause__ else str(error)
     return PluginInfo(found.point.name, found.distribution, found.version, state)
 
 
-def _no_environment(loaded: Any) -> str | None:
-    """Why this can't be used as an environment; None: it can."""
-    if not (isinstance(loaded, type) and issubclass(loaded, Environment)):
-        return f"is {_one_line(repr(loaded))}; register a subclass of agentrl.environment.Environment"
-    if inspect.isabstract(loaded):
-        return f"lacks {', '.join(sorted(loaded.__abstractmethods__))}; see agentrl.environment.Environment"
+def _class(group: str, name: str) -> type[Any]:
+    loaded = load(group, name)
+    problem = _wrong_kind(group, loaded)
+    if problem:
+        raise PluginError(f"{group}: {name!r} {problem}")
+    return loaded  # type: ignore[no-any-return]
+
+
+def _wrong_kind(group: str, loaded: Any) -> str | None:
+    """Why this can't be used as what its group is for; None: it can."""
+    base = BASES.get(group)
+    if base is None:
+        return None
+    where = f"{base.__module__}.{base.__name__}"
+    if not (isinstance(loaded, type) and issubclass(loaded, base)):
+        return f"is {_one_line(repr(loaded))}; register a subclass of {where}"
+    missing: frozenset[str] = getattr(loaded, "__abstractmethods__", frozenset())
+    if missing:
+        return f"lacks {', '.join(sorted(missing))}; see {where}"
     return None
 
 

@@ -131,6 +131,8 @@ class Summary:
     """What the environment says beside them, see Environment.references."""
     paths: dict[str, str]
     phase_seconds: dict[str, float] = field(default_factory=dict)
+    missing_images: dict[str, str] = field(default_factory=dict)
+    """Image that wasn't there → why; the tasks that need it were left out (R2)."""
 
     def write(self, folder: Path) -> None:
         text = json.dumps(plain(asdict(self)), indent=2)

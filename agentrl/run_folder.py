@@ -11,7 +11,7 @@ import re
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -21,12 +21,14 @@ from agentrl import plugins
 from agentrl.config import RunConfig
 from agentrl.environment import Environment
 from agentrl.errors import AgentRLError, ConfigError, StoreError
-from agentrl.interrupts import locked
+from agentrl.interrupts import locked, uninterrupted
 from agentrl.place import at
 from agentrl.progress import MetricsFile, Watcher, plain
+from agentrl.rollout.boxes import Boxes
 from agentrl.rollout.chat import chat_client
 from agentrl.rollout.chat_client import ChatClient
 from agentrl.run_log import RunLog
+from agentrl.sandbox import SandboxSpec
 from agentrl.store.records import Lease, RunStatus
 from agentrl.store.store import Store
 from agentrl.train import checkpoint, tensorboard
@@ -34,6 +36,8 @@ from agentrl.types import Task
 
 PACKAGES = ("agentrl", "torch", "transformers", "tokenizers", "numpy", "sqlalchemy", "pydantic", "aiohttp")
 LEASE_HEARTBEAT_S = 30.0
+MAX_REQUIRED = 100
+"""Tasks of a split whose boxes are seen to before the run begins."""
 LOGGER = logging.getLogger(__name__)
 
 
@@ -53,9 +57,14 @@ class Run:
     scalars: tensorboard.Scalars | None
     chat: ChatClient
     """Who answers `ctx.chat`."""
+    boxes: Boxes = field(init=False)
+    """Where the environment's boxes come from."""
     started: float = field(default_factory=time.monotonic)
     phase_seconds: dict[str, float] = field(default_factory=dict)
     _references: dict[str, float] | None = None
+
+    def __post_init__(self) -> None:
+        self.boxes = Boxes(self.config.sandbox, run=self.id, tell=self.event)
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Raises ConfigError where the environment has no such tasks."""
@@ -152,18 +161,38 @@ async def _ending(run: Run) -> AsyncIterator[None]:
     with run.log, at(run=run.id):
         run.event("run", run=run.id, command=run.command, folder=str(run.folder), database=run.store.location)
         try:
+            await _require_boxes(run)
             yield
             status = RunStatus.COMPLETED
         except (KeyboardInterrupt, asyncio.CancelledError):
             status = RunStatus.INTERRUPTED
             raise
         finally:
+            await uninterrupted(run.boxes.close())
             await run.chat.close()
             await run.store.finish_run(run.id, status)
             run.event("end", run=run.id, command=run.command, status=str(status), database=run.store.location)
             if run.scalars is not None:
                 run.scalars.close()
             LOGGER.info("the run is %s", status)
+
+
+async def _require_boxes(run: Run) -> None:
+    """Before anything heavy starts. Raises ConfigError where the environment needs boxes that can't be had here."""
+    env_class = run.env_class
+    if env_class.sandbox is Environment.sandbox and _same(env_class.grading_sandbox, Environment.grading_sandbox):
+        return
+    specs: list[SandboxSpec | None] = []
+    for split in ("train", "held_out"):
+        with suppress(ConfigError):  # a command that needs the split has seen that there are tasks
+            for task in run.tasks(split)[:MAX_REQUIRED]:
+                specs += [env_class(run.config.env.options).sandbox(task), env_class.grading_sandbox(task)]
+    await run.boxes.require(spec for spec in specs if spec is not None)
+
+
+def _same(method: Any, other: Any) -> bool:
+    """Of classes: is it inherited?"""
+    return bool(method.__func__ is other.__func__)
 
 
 def check_tasks(config: RunConfig, *splits: str) -> None:

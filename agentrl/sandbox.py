@@ -66,7 +66,8 @@ class ExecResult:
     out_of_memory: bool = False
     """The box's memory limit killed it or one of its children."""
     shell_ended: bool = False
-    """Of a session's command: its shell is gone (limit, `exit`, a kill), and the next command finds a new one."""
+    """The session's shell ended (limit, `exit`, a kill), by this command or since the one before: its folder, variables
+    and jobs are gone."""
     num_left_out_bytes: int = 0
     """Of the output, from the middle, where it was longer than the cap; a marker stands in their place."""
     seconds: float = 0.0

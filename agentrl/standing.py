@@ -135,6 +135,7 @@ def finish(player: Player, steps: int, before: Sequence[EvalResult], after: Sequ
         references=run.references(run.tasks("held_out")) if before else {},
         paths={name: str(path) for name, path in paths.items()},
         phase_seconds=run.phase_seconds,
+        missing_images=dict(run.boxes.missing_images),
     )
     summary.write(run.folder)
     return summary

@@ -295,6 +295,7 @@ def make_pool(
         sampling=sampling or config.sampling,
         window=window,
         chat=run.chat,
+        boxes=run.boxes,
     )
     return RolloutPool(loop, config.rollout, config.seed)
 

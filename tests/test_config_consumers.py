@@ -12,16 +12,17 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from agentrl import config, config_servers
-from agentrl.config import RunConfig, SftConfig, TrainConfig
+from agentrl import config, config_sandbox, config_servers
+from agentrl.config import RunConfig, SandboxConfig, SftConfig, TrainConfig
 from agentrl.config_servers import Section
 
 PACKAGE = Path(config.__file__).parent
-OWN = {Path(module.__file__) for module in (config, config_servers)}
+OWN = {Path(module.__file__) for module in (config, config_sandbox, config_servers)}
 FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path not in OWN]
 Classes = dict[str, set[str]]
 """Which sections a name may stand for."""
@@ -130,8 +131,17 @@ def reads() -> set[tuple[str, str]]:
     attributes = fields_of_classes(trees)
     found = {read for tree in trees for read in reads_in(tree, attributes)}
     assert isinstance(RunConfig.database, property)
-    database = ast.parse(textwrap.dedent(inspect.getsource(RunConfig.database.fget)))  # type: ignore[arg-type]
-    return found | reads_in(database, {"self": {"RunConfig"}})
+    found |= reads_of(RunConfig.database.fget, "RunConfig")
+    return (
+        found
+        | reads_of(SandboxConfig.backend_of, "SandboxConfig")
+        | reads_of(SandboxConfig.options_of, "SandboxConfig")
+    )
+
+
+def reads_of(method: Any, section: str) -> set[tuple[str, str]]:
+    """Of a section's own method that others call."""
+    return reads_in(ast.parse(textwrap.dedent(inspect.getsource(method))), {"self": {section}})
 
 
 def passed_on() -> set[str]:

@@ -25,7 +25,7 @@ from agentrl import plugins
 from agentrl.config import EnvSelection, RunConfig
 from agentrl.errors import ConfigError
 
-GROUPS = ("model", "engine")
+GROUPS = ("model", "engine", "sandbox")
 
 
 def load_config(env: str, overrides: Sequence[str] = ()) -> RunConfig:
@@ -88,7 +88,11 @@ def _check_choice(group: str, choice: str) -> None:
     choices = sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir())
     if choice not in choices:
         near = (difflib.get_close_matches(choice, choices, n=1, cutoff=0.0) or choices)[0]
-        hint = " A model by its folder or id is model.path=…" if group == "model" else ""
+        hints = {
+            "model": " A model by its folder or id is model.path=…",
+            "sandbox": " One of a plugin is sandbox.backend=…",
+        }
+        hint = hints.get(group, "")
         raise ConfigError(f"unknown {group} {choice!r}; nearest: {near}, known: {', '.join(choices)}.{hint}")
 
 

@@ -79,6 +79,15 @@ class Display:
     def _engine_restarted_line(self, values: dict[str, Any]) -> str:
         return f"  engine {values['engine']} was started anew"
 
+    def _sandbox_line(self, values: dict[str, Any]) -> str:
+        lines = [f"the sandbox {values['backend']} doesn't enforce here: {limit}" for limit in values["not_enforced"]]
+        if values["num_swept"]:
+            lines.append(f"{values['num_swept']} boxes of dead runs were removed")
+        return "\n".join(f"  {line}" for line in lines)
+
+    def _image_missing_line(self, values: dict[str, Any]) -> str:
+        return f"  the tasks in image {values['image']} are left out: {values['error'].partition(chr(10))[0]}"
+
     def _sft_line(self, values: dict[str, Any]) -> str:
         done = values["ordinal"] + 1
         return f"  sft {done:4d}  loss {number(values['loss'])}" if done % 25 == 0 else ""
@@ -169,6 +178,9 @@ def closing_lines(summary: Summary) -> list[str]:
         lines.append(f"held-out reward (greedy): {number(last.get('reward'))}   {references_text(summary.references)}")
     if summary.command == "eval":
         lines += [f"  {eval_text(values)}" for values in summary.evals.values()]
+    if summary.missing_images:
+        images = ", ".join(summary.missing_images)
+        lines.append(f"left out, not measured: the tasks in {len(summary.missing_images)} images ({images})")
     lines.append(f"{summary.command} took {duration(summary.seconds)} (min:s), seed {summary.seed}")
     width = max(map(len, summary.paths))
     lines += [f"  {name:{width}}  {path}" for name, path in summary.paths.items()]

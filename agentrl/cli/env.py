@@ -69,6 +69,7 @@ def check_environment(options: argparse.Namespace) -> int:
         config.env.options,
         name=options.name,
         chat=answer,
+        sandbox=config.sandbox,
         num_tasks=options.tasks,
         max_turns=config.limits.max_turns,
         timeout_s=config.limits.tool_timeout_s,

@@ -9,6 +9,7 @@ from agentrl.environment import Environment
 from agentrl.replay.difference import Difference, endings_differ, turns_differ
 from agentrl.replay.recorded import Recorded
 from agentrl.replay.samplers import RecordedChat, RecordedEnding, ReplaySampler
+from agentrl.rollout.boxes import Boxes
 from agentrl.rollout.chat import ChatEndpoint
 from agentrl.rollout.loop import AgentLoop, RolloutSpec
 from agentrl.rollout.recorder import Recorder
@@ -35,19 +36,20 @@ class Outcome:
 
 async def check_environment(recorded: Recorded, renderer: Renderer | Unrendered) -> Outcome:
     """Play the recorded actions again; where something differs, once more. Nothing is stored."""
-    difference, num_turns = await _replay(recorded, renderer)
-    if difference is None:
-        return Outcome(difference=None, num_turns=num_turns)
-    again, _ = await _replay(recorded, renderer)
+    async with Boxes(recorded.config.sandbox, run=recorded.trajectory.run) as boxes:
+        difference, num_turns = await _replay(recorded, renderer, boxes)
+        if difference is None:
+            return Outcome(difference=None, num_turns=num_turns)
+        again, _ = await _replay(recorded, renderer, boxes)
     return Outcome(difference=difference, is_repeated=again == difference, num_turns=num_turns)
 
 
-async def _replay(recorded: Recorded, renderer: Renderer | Unrendered) -> tuple[Difference | None, int]:
+async def _replay(recorded: Recorded, renderer: Renderer | Unrendered, boxes: Boxes) -> tuple[Difference | None, int]:
     trajectory = recorded.trajectory
     sampler = ReplaySampler(trajectory, renderer.decode, RecordedEnding(trajectory))
     chat = RecordedChat(trajectory.turns)
     window = window_of(trajectory)
-    loop = make_loop(recorded, renderer, lambda env, task: sampler, Unrecorded(), chat=chat, window=window)
+    loop = make_loop(recorded, renderer, lambda env, task: sampler, Unrecorded(), chat=chat, boxes=boxes, window=window)
     now = (await loop.run(spec_of(recorded))).trajectory
 
     def found() -> Iterator[Difference]:
@@ -65,6 +67,7 @@ def make_loop(
     recorder: Recorder,
     *,
     chat: ChatEndpoint,
+    boxes: Boxes,
     window: int,
 ) -> AgentLoop:
     """The loop that the trajectory was played by."""
@@ -79,6 +82,7 @@ def make_loop(
         sampling=config.sampling,
         window=window,
         chat=chat,
+        boxes=boxes,
     )
 
 

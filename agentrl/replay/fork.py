@@ -72,7 +72,7 @@ async def _play(recorded: Recorded, turn: int, player: Player) -> tuple[Sample, 
         return samplers[0]
 
     recorder = CopiedPrefix(run.store.recorder, trajectory.turns[:turn])
-    loop = make_loop(recorded, player.renderer, sampler, recorder, chat=chat, window=player.window)
+    loop = make_loop(recorded, player.renderer, sampler, recorder, chat=chat, boxes=run.boxes, window=player.window)
     spec = replace(spec_of(recorded), run=run.id, run_seed=recorded.config.seed, forked_from=(trajectory.id, turn))
     sample = await loop.run(spec)
     differences = [*(its.difference for its in samplers), chat.difference]

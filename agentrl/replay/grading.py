@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from agentrl.errors import ReplayError
 from agentrl.replay.recorded import Recorded
+from agentrl.rollout.boxes import Boxes
 from agentrl.rollout.grading import measure
 from agentrl.rollout.threads import Threads
 from agentrl.store.store import Store
@@ -39,7 +40,8 @@ async def regrade(store: Store, recorded: Recorded) -> Regraded:
         raise ReplayError(f"trajectory {trajectory.id} ended as {trajectory.stop_reason}: there is nothing to grade")
     limits = recorded.config.limits
     threads = Threads(limits.max_abandoned_threads)
-    now = await measure(threads, recorded.env_class, trajectory, limits.grade_timeout_s)
+    async with Boxes(recorded.config.sandbox, run=trajectory.run) as boxes:
+        now = await measure(threads, recorded.env_class, trajectory, limits.grade_timeout_s, boxes)
     is_worse = now.reward is None and before is not None and before.reward is not None
     grade_id = None if is_worse else await store.recorder.add_grade(trajectory, now)
     return Regraded(before=before, now=now, grade_id=grade_id)

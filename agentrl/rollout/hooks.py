@@ -11,7 +11,8 @@ from typing import Any
 from agentrl.environment import Environment, EnvironmentContext, StepResult
 from agentrl.errors import RolloutFault, StoreError
 from agentrl.rollout.faults import describe
-from agentrl.rollout.threads import Threads
+from agentrl.rollout.threads import Threads, contained
+from agentrl.sandbox import SandboxSpec
 from agentrl.tool import ToolResult
 from agentrl.types import Artifacts, Message, StopReason, Task
 
@@ -21,6 +22,16 @@ class Hooks:
 
     def __init__(self, threads: Threads) -> None:
         self.threads = threads
+
+    def sandbox(self, env: Environment, task: Task) -> SandboxSpec | None:
+        try:
+            with contained():
+                spec = env.sandbox(task)
+        except Exception as error:
+            raise RolloutFault.of(StopReason.ENV_ERROR, describe("environment.sandbox", error)) from error
+        if spec is not None and not isinstance(spec, SandboxSpec):
+            raise RolloutFault(f"environment.sandbox returned {type(spec).__name__}, not a SandboxSpec")
+        return spec
 
     async def reset(self, env: Environment, task: Task, ctx: EnvironmentContext) -> list[Message]:
         messages = await self._call("reset", env.reset, task, ctx)

@@ -17,7 +17,9 @@ from agentrl.config import LimitsConfig, SamplingConfig
 from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, StepResult
 from agentrl.errors import EngineError, RolloutFault, StoreError
 from agentrl.interrupts import uninterrupted
+from agentrl.lent_box import LentBox
 from agentrl.place import locate
+from agentrl.rollout.boxes import Boxes, lend
 from agentrl.rollout.chat import ChatEndpoint, recorded_chat
 from agentrl.rollout.client import Generation, SamplingParams
 from agentrl.rollout.context import Context, Prompt
@@ -83,6 +85,7 @@ class _Episode:
     deadline: float
     """On the clock of `time.monotonic`."""
     context: Context
+    box: LentBox | None
     num_sampled: int = 0
     """Tokens that count against limits.max_episode_tokens."""
     num_bad_replies: int = 0
@@ -104,8 +107,10 @@ class AgentLoop:
         sampling: SamplingConfig,
         window: int,
         chat: ChatEndpoint | None = None,
+        boxes: Boxes | None = None,
     ) -> None:
-        """`window` is the engine's context length in tokens; `chat`: who answers `ctx.chat`.
+        """`window` is the engine's context length in tokens; `chat`: who answers `ctx.chat`; `boxes`: where an
+        environment's box comes from.
 
         Unrendered: there is no tokenizer, so the sampler must give messages; only the server knows its window then.
         """
@@ -121,6 +126,7 @@ class AgentLoop:
         self.hooks = Hooks(self.threads)
         self.tool_runner = ToolRunner(limits, self.threads)
         self.chat = chat
+        self.boxes = boxes
         self._turnstile = asyncio.Lock() if env_class.one_at_a_time else nullcontext()
 
     async def run(self, spec: RolloutSpec) -> Sample:
@@ -135,21 +141,25 @@ class AgentLoop:
         locate(trajectory=trajectory.id)
         await self._begin(trajectory, spec.lease_generation)
         env: Environment | None = None
+        box: LentBox | None = None
         try:
             env = self.env_class(self.env_config)
-            await self._play_to_the_end(env, trajectory)
+            box = await self._take_box(env, trajectory.task)
+            await self._play_to_the_end(env, trajectory, box)
             if trajectory.stop_reason and trajectory.stop_reason.ending.graded:
-                await self._collect(env, trajectory)
+                await self._collect(env, trajectory, box)
         except asyncio.CancelledError:
             _end(trajectory, StopReason.CANCELLED, "cancelled")
             raise
         except StoreError as error:
             _end(trajectory, StopReason.INTERRUPTED, str(error))
             raise
+        except RolloutFault as fault:
+            _end(trajectory, fault.stop_reason, str(fault)[:MAX_ERROR_CHARACTERS])
         except Exception as error:
             _end(trajectory, StopReason.ENV_ERROR, describe("environment", error))
         finally:
-            await uninterrupted(self._close(env, trajectory))
+            await uninterrupted(self._close(env, trajectory, box))
         return trajectory
 
     async def _begin(self, trajectory: Trajectory, lease_generation: int) -> None:
@@ -158,16 +168,22 @@ class AgentLoop:
             await uninterrupted(self.recorder.begin(trajectory, lease_generation))
         except asyncio.CancelledError:
             _end(trajectory, StopReason.CANCELLED, "cancelled")
-            await uninterrupted(self._close(None, trajectory))
+            await uninterrupted(self._close(None, trajectory, None))
             raise
+
+    async def _take_box(self, env: Environment, task: Task) -> LentBox | None:
+        """The box that the environment asks for. The wait for it is not the episode's time."""
+        limits = self.limits
+        hold_s = limits.episode_timeout_s + limits.grade_timeout_s + limits.tool_timeout_s  # play, collect, close
+        return await lend(self.boxes, self.hooks.sandbox(env, task), hold_s=hold_s)
 
     # ---- one episode ----
 
-    async def _play_to_the_end(self, env: Environment, trajectory: Trajectory) -> None:
+    async def _play_to_the_end(self, env: Environment, trajectory: Trajectory, box: LentBox | None) -> None:
         deadline = time.monotonic() + self.limits.episode_timeout_s
         sampler = self.sampler(env, trajectory.task)
         episode = _Episode(
-            env=env, trajectory=trajectory, sampler=sampler, deadline=deadline, context=Context(self.renderer)
+            env=env, trajectory=trajectory, sampler=sampler, deadline=deadline, context=Context(self.renderer), box=box
         )
         try:
             async with asyncio.timeout(self.limits.episode_timeout_s):
@@ -205,7 +221,7 @@ class AgentLoop:
     async def _reset(self, episode: _Episode) -> list[Message]:
         trajectory = episode.trajectory
         chat = recorded_chat(self.chat, trajectory, self.recorder)
-        ctx = EnvironmentContext(sandbox=None, seed=trajectory.env_seed, deadline=episode.deadline, chat=chat)
+        ctx = EnvironmentContext(sandbox=episode.box, seed=trajectory.env_seed, deadline=episode.deadline, chat=chat)
         return await self.hooks.reset(episode.env, trajectory.task, ctx)
 
     async def _sample_turn(self, episode: _Episode, prompt: Prompt, max_tokens: int) -> tuple[Turn, Generation]:
@@ -295,7 +311,7 @@ class AgentLoop:
 
     async def _answer(self, episode: _Episode, turn: Turn) -> StepResult:
         started = time.monotonic()
-        ctx = ToolContext(sandbox=None, seed=episode.trajectory.env_seed, deadline=episode.deadline)
+        ctx = ToolContext(sandbox=episode.box, seed=episode.trajectory.env_seed, deadline=episode.deadline)
         tools = {tool.name: tool for tool in episode.env.tools}
         results = await self.tool_runner.run_all(turn.tool_calls, tools, ctx, self.renderer.call_form)
         turn.timings["tools"] = time.monotonic() - started
@@ -316,15 +332,19 @@ class AgentLoop:
 
     # ---- the end ----
 
-    async def _collect(self, env: Environment, trajectory: Trajectory) -> None:
+    async def _collect(self, env: Environment, trajectory: Trajectory, box: LentBox | None) -> None:
         try:
+            if box is not None:
+                await box.close_sessions()
             trajectory.artifacts = await self.hooks.collect(env, self.limits.grade_timeout_s)
         except RolloutFault as fault:
             _end(trajectory, fault.stop_reason, str(fault)[:MAX_ERROR_CHARACTERS])
 
-    async def _close(self, env: Environment | None, trajectory: Trajectory) -> None:
+    async def _close(self, env: Environment | None, trajectory: Trajectory, box: LentBox | None) -> None:
         if env is not None:
             await self.hooks.close(env, self.limits.tool_timeout_s)
+        if box is not None:
+            await box.stop()  # before grading: no process of the agent is left then
         trajectory.finished_at = time.time()
         await self.recorder.finish(trajectory)
 
@@ -333,7 +353,7 @@ class AgentLoop:
         assert trajectory.stop_reason is not None
         if not trajectory.stop_reason.ending.graded:
             return Sample(trajectory=trajectory, grade=None)
-        grade = await measure(self.threads, self.env_class, trajectory, self.limits.grade_timeout_s)
+        grade = await measure(self.threads, self.env_class, trajectory, self.limits.grade_timeout_s, self.boxes)
         grade_id = await self.recorder.add_grade(trajectory, grade, lease_generation)
         return Sample(trajectory=trajectory, grade=grade, grade_id=grade_id)
 

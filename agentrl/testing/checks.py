@@ -59,9 +59,12 @@ class Subject:
 
     async def _run_all(self) -> None:
         self.loop = asyncio.get_running_loop()
-        for label, function in CHECKS.items():
-            self.running = label
-            self.results.append(await self._run_one(label, function))
+        try:
+            for label, function in CHECKS.items():
+                self.running = label
+                self.results.append(await self._run_one(label, function))
+        finally:
+            await self.stage.boxes.close()
 
     async def _run_one(self, label: str, function: Check) -> Result:
         before = asyncio.all_tasks()

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import threading
 
+from agentrl.config_sandbox import SandboxConfig
 from agentrl.environment import Chat, Environment, EnvironmentConfig
 from agentrl.testing import leftovers
+from agentrl.testing.boxes import CheckBoxes
 from agentrl.testing.checks import CHECKS, Result, Subject
 from agentrl.testing.episode import Stage
 from agentrl.types import Message
@@ -26,12 +28,21 @@ def verify(
     options: EnvironmentConfig | None = None,
     *,
     chat: Chat | None = None,
+    sandbox: SandboxConfig | None = None,
     num_tasks: int = 3,
     max_turns: int = 32,
     timeout_s: float = 10.0,
 ) -> None:
     """Run all checks. Raises AssertionError with the lines of those that failed."""
-    results = check(env_class, options, chat=chat, num_tasks=num_tasks, max_turns=max_turns, timeout_s=timeout_s)
+    results = check(
+        env_class,
+        options,
+        chat=chat,
+        sandbox=sandbox,
+        num_tasks=num_tasks,
+        max_turns=max_turns,
+        timeout_s=timeout_s,
+    )
     failed = [result.line() for result in results if result.problem is not None]
     if failed:
         raise AssertionError(f"{env_class.__name__} breaks the contract:\n" + "\n".join(failed))
@@ -43,19 +54,21 @@ def check(
     *,
     name: str | None = None,
     chat: Chat | None = None,
+    sandbox: SandboxConfig | None = None,
     num_tasks: int = 3,
     max_turns: int = 32,
     timeout_s: float = 10.0,
 ) -> list[Result]:
     """Run all checks, each to its own result.
 
-    `name`: under which the environment is registered; `chat`: who answers `ctx.chat`; `num_tasks`: played per split;
-    `timeout_s`: of each hook and tool call.
+    `name`: under which the environment is registered; `chat`: who answers `ctx.chat`; `sandbox`: where boxes come from,
+    as in a run's config; `num_tasks`: played per split; `timeout_s`: of each hook and tool call.
     """
     stage = Stage(
         env_class=env_class,
         options=env_class.Config() if options is None else options,
         chat=chat or _nobody,
+        boxes=CheckBoxes(sandbox or SandboxConfig()),
         timeout_s=timeout_s,
         max_turns=max_turns,
     )

@@ -18,6 +18,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from agentrl.environment import Chat, Environment, EnvironmentConfig, EnvironmentContext, Oracle, StepResult, no_chat
+from agentrl.lent_box import LentBox
+from agentrl.sandbox import SandboxSpec
+from agentrl.testing.boxes import CheckBoxes, NoBox
 from agentrl.tool import FunctionTool, Tool, ToolContext, ToolResult, as_result
 from agentrl.types import (
     Artifacts,
@@ -36,6 +39,8 @@ from agentrl.types import (
 T = TypeVar("T")
 GRACE_S = 2.0
 """How long something that was cancelled may take to end."""
+MAX_HOLD_S = 3600.0
+"""Of a box; each hook has its own limit."""
 
 
 class ContractError(Exception):
@@ -49,6 +54,7 @@ class Stage:
     env_class: type[Environment]
     options: EnvironmentConfig
     chat: Chat
+    boxes: CheckBoxes
     timeout_s: float
     max_turns: int
     now: str = "tasks"
@@ -90,6 +96,7 @@ class Episode:
     trajectory: Trajectory
     seed: int
     messages: list[Message] = field(default_factory=list)
+    box: LentBox | None = None
 
     @classmethod
     def of(cls, stage: Stage, task: Task, seed: int = 0) -> Episode:
@@ -107,7 +114,8 @@ class Episode:
         return time.monotonic() + self.stage.timeout_s
 
     async def reset(self) -> list[Message]:
-        ctx = EnvironmentContext(sandbox=None, seed=self.seed, deadline=self.deadline, chat=self._chat)
+        self.box = await take_box(self.stage, "sandbox", lambda: self.env.sandbox(self.trajectory.task))
+        ctx = EnvironmentContext(sandbox=self.box, seed=self.seed, deadline=self.deadline, chat=self._chat)
         messages = await self.stage.timed("reset", self.env.reset, self.trajectory.task, ctx)
         _check_messages("reset", messages)
         if not messages:
@@ -133,6 +141,8 @@ class Episode:
         return step
 
     async def collect(self) -> Artifacts:
+        if self.box is not None:
+            await self.box.close_sessions()
         artifacts = await self.stage.timed("collect", self.env.collect)
         if not isinstance(artifacts, Artifacts):
             raise ContractError(f"collect returned {type(artifacts).__name__}; return Artifacts")
@@ -141,7 +151,11 @@ class Episode:
         return artifacts
 
     async def close(self) -> None:
-        await self.stage.timed("close", self.env.close)
+        try:
+            await self.stage.timed("close", self.env.close)
+        finally:
+            if self.box is not None:
+                await self.box.stop()
 
     def _reply(self, policy: Oracle, new: list[Message]) -> Turn:
         index = len(self.trajectory.turns)
@@ -158,7 +172,7 @@ class Episode:
         if parsed.arguments is None:
             raise ContractError(f"the oracle's call of {parsed.call.name} can't run: {parsed.error}")
         (tool,) = [tool for tool in self.env.tools if tool.name == parsed.call.name]
-        ctx = ToolContext(sandbox=None, seed=self.seed, deadline=self.deadline)
+        ctx = ToolContext(sandbox=self.box, seed=self.seed, deadline=self.deadline)
         self.stage.now = f"tool {tool.name}"
         try:
             result = await asyncio.wait_for(_call(tool, parsed.arguments, ctx), self.stage.timeout_s)
@@ -199,17 +213,33 @@ async def play(stage: Stage, task: Task, policy: Callable[[Environment], Oracle]
 
 async def grade(stage: Stage, trajectory: Trajectory) -> Grade:
     """The grade of a finished episode. Raises ContractError where it isn't one, or couldn't be measured."""
-    ctx = EnvironmentContext(
-        sandbox=None, seed=trajectory.env_seed, deadline=time.monotonic() + stage.timeout_s, chat=no_chat
-    )
-    grader = stage.env_class.grade
-    result = await stage.timed("grade", grader, trajectory.task, trajectory, trajectory.artifacts, ctx)
+    grader, task = stage.env_class.grade, trajectory.task
+    box = await take_box(stage, "grading_sandbox", lambda: stage.env_class.grading_sandbox(task))
+    try:
+        deadline = time.monotonic() + stage.timeout_s
+        ctx = EnvironmentContext(sandbox=box, seed=trajectory.env_seed, deadline=deadline, chat=no_chat)
+        result = await stage.timed("grade", grader, task, trajectory, trajectory.artifacts, ctx)
+    finally:
+        if box is not None:
+            await box.stop()
     if not isinstance(result, Grade):
         raise ContractError(f"grade returned {type(result).__name__}; return a Grade")
     settled = result.settled()
     if settled.reward is None:
         raise ContractError(f"grade could not measure: {settled.unmeasured}")
     return settled
+
+
+async def take_box(stage: Stage, hook: str, ask: Callable[[], SandboxSpec | None]) -> LentBox | None:
+    """The box that a hook asks for, if it does. Raises ContractError where it can't be had."""
+    stage.now = hook
+    spec = ask()
+    if spec is not None and not isinstance(spec, SandboxSpec):
+        raise ContractError(f"{hook} returned {type(spec).__name__}; return a SandboxSpec or None")
+    try:
+        return await stage.boxes.start(spec, hold_s=MAX_HOLD_S)
+    except NoBox as error:
+        raise ContractError(f"{hook}: {error}") from None
 
 
 def stored_artifacts(artifacts: Artifacts) -> Artifacts:

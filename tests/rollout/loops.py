@@ -7,6 +7,7 @@ from typing import Any
 
 from agentrl.config import LimitsConfig, SamplingConfig
 from agentrl.environment import Environment
+from agentrl.rollout.boxes import Boxes
 from agentrl.rollout.client import Generation, SamplingParams, VersionSpan
 from agentrl.rollout.loop import AgentLoop, RolloutSpec
 from agentrl.rollout.renderer import Renderer
@@ -59,6 +60,7 @@ def make_loop(
     config: ToyConfig | None = None,
     sampler: Callable[..., Any] | None = None,
     window: int = WINDOW,
+    boxes: Boxes | None = None,
     **limits: Any,
 ) -> AgentLoop:
     return AgentLoop(
@@ -70,6 +72,7 @@ def make_loop(
         limits=LimitsConfig(**limits),
         sampling=SamplingConfig(),
         window=window,
+        boxes=boxes,
     )
 
 

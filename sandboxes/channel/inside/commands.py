@@ -90,6 +90,7 @@ class Shell:
         self.ended_by: int | None = None
         self.idle = Capture(IDLE_BYTES)
         self.told = b""
+        self.has_ended = False
 
     def start_run(self, number: int, request: dict[str, Any]) -> None:
         """Raises OSError where a run is going on, or no shell can be started."""
@@ -104,8 +105,9 @@ class Shell:
         self.tree.deadline = self.run.started + request["timeout_s"]
         self.server.running[number] = self.tree
         quoted = as_bytes("'" + request["line"].replace("\0", "").replace("'", "'\\''") + "'")
-        # `command`: so a syntax error doesn't end a shell that isn't bash. The rest of line two: against `set -x`.
-        self.tree.write(b"{ command eval %s\n} </dev/null %d>&-\n" % (quoted, MARK_FILE))
+        # `command`: or a syntax error ends a shell that isn't bash. The empty line: after one, bash's parser needs it to
+        # see the brace. The braces below: `set -x` would show what is in them.
+        self.tree.write(b"{ command eval %s\n} </dev/null %d>&-\n\n" % (quoted, MARK_FILE))
         self.tree.write(b"{ command printf '%%s\\n' \"$?\" >&%d; } 2>/dev/null\n" % MARK_FILE)
 
     def end(self, number: int) -> None:
@@ -126,10 +128,12 @@ class Shell:
             self.tree.drain()
             self.tree.deadline = None
             run, self.run = self.run, None
-            run.finish(int(code[0]) if code and code[0].isdigit() else 1)
+            run.finish(int(code[0]) if code and code[0].isdigit() else 1, shell_ended=self.has_ended)
+            self.has_ended = False
 
     def gone(self, exit_code: int) -> None:
         tree, run, self.tree, self.run = self.tree, self.run, None, None
+        self.has_ended = run is None  # else this reply tells it, not the next
         if run is not None:
             run.finish(exit_code, timed_out=tree is not None and tree.timed_out, shell_ended=True)
         if self.ended_by is not None:
