@@ -36,6 +36,7 @@ soak: $(STAMP)
 	$(BIN)/python -m benchmarks.soak
 	$(BIN)/python -m benchmarks.queue_soak --database sqlite
 	$(BIN)/python -m benchmarks.queue_soak --database postgresql
+	$(BIN)/python -m benchmarks.sandbox_soak
 
 # PostgreSQL's programs, for the tests; they start servers of their own, so Debian's needn't run.
 system-deps:

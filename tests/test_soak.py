@@ -33,3 +33,12 @@ def test_the_queue_survives_sigkill_of_its_workers(database: str) -> None:
     result = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == 0 and result["ok"], done.stdout + done.stderr
     assert result["value"]["kills"] == 12 and result["value"]["groups"] > 5
+
+
+def test_g06_nothing_of_a_killed_run_s_boxes_survives() -> None:
+    """G06: no process, mount, cgroup, container or file."""
+    command = [sys.executable, "-m", "benchmarks.sandbox_soak", "--episodes", "6", "--kills", "1", "--seed", "3"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert done.returncode == 0 and result["ok"], done.stdout + done.stderr
+    assert result["value"]["kills"] == 1 and result["value"]["left"] == 0
