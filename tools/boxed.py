@@ -63,7 +63,7 @@ def told(ran: ExecResult, *, timeout_s: float, after_stop: str, plain_codes: Seq
     """
     notes = []
     if ran.timed_out:
-        notes.append(f"stopped after {timeout_s:.3g} s, with all that it had started; {after_stop}")
+        notes.append(f"stopped after {timeout_s:.3g} s, with all it had started; {after_stop}")
     elif ran.exit_code not in plain_codes:
         notes.append(f"exit code {ran.exit_code}" + (f"; {after_stop}" if ran.shell_ended else ""))
     if ran.out_of_memory:
