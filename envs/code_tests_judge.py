@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PR_SET_DUMPABLE = 4
-MAX_MESSAGE_CHARACTERS = 400
+MAX_MESSAGE_CHARACTERS, MAX_SHOWN_CHARACTERS = 400, 100
 MAX_REPLY_BYTES = 1 << 24
 SEQUENCES: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 
@@ -174,21 +174,24 @@ class Candidate:
         self.request = request
         self.until = 0.0
         self.last_call = ""
+        self.last_error: Exception | None = None
         self.process: subprocess.Popen[bytes] | None = None
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """What the function returns or raises. Arguments that are lists, dicts or sets change as it changed them."""
-        self.last_call = f"{self.request['entry_point']}{_shown(arguments, named)}"
+        words = [_shown(each) for each in arguments] + [f"{name}={_shown(each)}" for name, each in named.items()]
+        self.last_call = f"{self.request['entry_point']}({', '.join(words)})"
         reply = self.ask({"arguments": to_json(list(arguments)), "named": to_json(named)})
         if "raised" in reply:
             self.last_call += f" raised {reply['raised']}: {reply['message']}"
             kind: Any = getattr(builtins, str(reply["raised"]), None)
             is_plain = isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, UnicodeError)
-            raise (kind if is_plain else RuntimeError)(reply["message"])
+            self.last_error = (kind if is_plain else RuntimeError)(reply["message"])
+            raise self.last_error
         value = from_json(reply["value"])
         for mine, theirs in zip(arguments, from_json(reply["arguments"])):  # noqa: B905 - Python 3.7
             _take_over(mine, theirs)
-        self.last_call += f" gave {value!r}"
+        self.last_call += f" gave {_shown(value)}"
         return value
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -289,8 +292,8 @@ def _run_test(test: str, names: dict[str, Any], function: Candidate) -> str | No
     except Failed as error:
         return f"{function.last_call}: {error}"
     except BaseException as error:  # of the code or of the test: either way it isn't passed
-        kind = "" if isinstance(error, AssertionError) else f" ({type(error).__name__}: {_words(error)})"
-        return function.last_call + kind
+        is_told = isinstance(error, AssertionError) or error is function.last_error
+        return function.last_call + ("" if is_told else f" ({type(error).__name__}: {_words(error)})")
 
 
 def _take_over(mine: Any, theirs: Any) -> None:
@@ -301,9 +304,12 @@ def _take_over(mine: Any, theirs: Any) -> None:
         mine.update(theirs)
 
 
-def _shown(arguments: tuple[Any, ...], named: dict[str, Any]) -> str:
-    words = [repr(each) for each in arguments] + [f"{name}={each!r}" for name, each in named.items()]
-    return f"({', '.join(words)})"[: MAX_MESSAGE_CHARACTERS // 2]
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except Exception:  # e.g. a number of too many digits
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= MAX_SHOWN_CHARACTERS else text[:MAX_SHOWN_CHARACTERS] + "…"
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ class Search(BoxTool):
         timeout_s = self.time_left_s(ctx)
         command = ["sh", "-c", SCRIPT, "search", pattern, path, glob or "", SOURCE]
         ran = await box_of(ctx).exec(command, timeout_s=timeout_s, max_output_bytes=MAX_MATCHES * MAX_LINE_BYTES)
-        lines = [line.removeprefix(b"./") for line in ran.stdout.split(b"\n") if line]
+        lines = [line.removeprefix(b"./").rstrip(b"\r") for line in ran.stdout.split(b"\n") if line]
         if not lines and ran.stderr:
             return with_notes(ran.stderr[:MAX_ERROR_BYTES], [], is_error=True)
         shown, notes = self._capped(lines)

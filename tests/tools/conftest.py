@@ -1,4 +1,4 @@
-"""A box for the tools, of each backend that this machine can start."""
+"""A box for the tools."""
 
 from __future__ import annotations
 
@@ -6,19 +6,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from agentrl import plugins
-from agentrl.sandbox import Sandbox, SandboxBackend, SandboxSpec
-
-OPTIONS = {"local": {"unsafe": True}, "bubblewrap": {}}
+from agentrl.sandbox import Sandbox, SandboxSpec
+from tests.boxes import best_box
 
 
-@pytest.fixture(params=list(OPTIONS))
-async def box(request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
-    kind = plugins.sandbox(request.param)
-    backend: SandboxBackend = kind(kind.Options.model_validate(OPTIONS[request.param]), run="test")
-    if missing := (await backend.preflight()).missing:
-        pytest.skip(missing[0])
-    box = await backend.start(SandboxSpec())
-    yield box
-    await box.stop()
-    await backend.close()
+@pytest.fixture
+async def box() -> AsyncIterator[Sandbox]:
+    async with best_box(SandboxSpec()) as box:
+        yield box

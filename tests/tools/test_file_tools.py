@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.sandbox import Sandbox
+from agentrl.sandbox import Sandbox, SandboxSpec
+from agentrl.sandboxes.local import LocalBackend, LocalOptions
+from agentrl.tool import ToolContext
 from agentrl.tools.edit import edit
 from agentrl.tools.search import MAX_MATCHES, search
 from agentrl.tools.submit import submit
@@ -133,11 +135,10 @@ async def fill(box: Sandbox) -> None:
 
 async def test_matching_lines_are_found(box: Sandbox) -> None:
     await fill(box)
+    returns = "src/a.py:2:    return 22\nsrc/b.py:2:    return 1"
     found = await say(search, box, pattern=r"^def \w+\(")
     assert found.splitlines() == [".hidden/x.py:1:def h():", "src/a.py:1:def a():", "src/b.py:1:def b():"]
-    assert (
-        await say(search, box, pattern=r"return \d+", path="src") == "src/a.py:2:    return 22\nsrc/b.py:2:    return 1"
-    )
+    assert await say(search, box, pattern=r"return \d+", path="src") == returns
     assert await say(search, box, pattern="def", path="src.txt") == "src.txt:1:def c"
     assert await say(search, box, pattern="def c", glob="*.py") == "[no line matches]"
     assert "regex parse error" in await fails(search, box, pattern="(")
@@ -155,16 +156,27 @@ async def test_E07_of_many_matches_the_first_are_shown(box: Sandbox) -> None:
     assert len(await say(search, box, pattern="match", path="wide")) < 500
 
 
-async def test_ripgrep_and_python_find_the_same(box: Sandbox, tmp_path: Path) -> None:
-    """The tool takes ripgrep where there is one."""
-    ripgrep = shutil.which("rg")
-    if ripgrep is None or (await box.exec("test -d /etc/ssl", timeout_s=10)).exit_code != 0:
-        pytest.skip("no ripgrep here, or it can't be seen from the box")
-    await fill(box)
-    without = {"PATH": str(Path(sys.executable).parent)}
-    for arguments in ({"pattern": "def"}, {"pattern": r"\w+ \d", "path": "src"}, {"pattern": "d", "glob": "*.txt"}):
-        assert await say(search, box, **arguments)
-    assert without
+async def test_ripgrep_and_python_find_the_same(tmp_path: Path) -> None:
+    """The tool takes ripgrep where the box has it."""
+    if shutil.which("rg") is None:
+        pytest.skip("there is no ripgrep here")
+    backend = LocalBackend(LocalOptions(unsafe=True), run="test")
+    answers = []
+    for name, programs in (("with", ["rg"]), ("without", ["python3"])):
+        (tmp_path / name).mkdir()
+        for program in ("sh", "cut", "head", *programs):
+            is_python = program == "python3"  # the one on the path may be a script that needs more
+            found = f"{sys.base_prefix}/bin/python3" if is_python else str(shutil.which(program))
+            (tmp_path / name / program).symlink_to(found)
+        box = await backend.start(SandboxSpec(environment={"PATH": str(tmp_path / name)}))
+        await fill(box)
+        asked = ({"pattern": "def"}, {"pattern": r"\w+ \d", "path": "src"}, {"pattern": "d", "glob": "*.txt"},
+                 {"pattern": "e+f\\b", "path": "src/a.py"}, {"pattern": "nowhere"})  # fmt: skip
+        answers.append([await say(search, box, **arguments) for arguments in asked])
+        assert "regex parse error" in await fails(search, box, pattern="(")
+        assert "No such file" in await fails(search, box, pattern="x", path="nowhere")
+    await backend.close()
+    assert answers[0] == answers[1] and "src/b.py:2:    return 1" in answers[0][1]
 
 
 # ------------------------------------------------------------------------------------------ all of them
@@ -182,7 +194,5 @@ async def test_reading_tools_run_at_once_in_one_box(box: Sandbox) -> None:
 
 
 async def test_submit_ends_the_episode() -> None:
-    from agentrl.tool import ToolContext
-
     result = await submit.call({}, ToolContext(sandbox=None, seed=0, deadline=0.0))
     assert result.terminated and not result.is_error

@@ -55,9 +55,7 @@ async def test_at_its_time_limit_a_command_ends_with_all_it_started_and_the_shel
     await say(bash, box, command="COLOUR=red; mkdir -p a; cd a")
     late = await use(bash, box, timeout_s=1.0, command="echo before; (setsid sleep 987 &) ; sleep 987")
     assert late.status is CallStatus.TIMEOUT
-    assert late.result is not None and late.result.startswith(
-        "before\n[stopped after 1 s, with all that it had started"
-    )
+    assert late.result is not None and late.result.startswith("before\n[stopped after 1 s, with all it had started")
     assert "the shell is new" in late.result
     after = await say(
         bash,
