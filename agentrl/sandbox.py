@@ -10,12 +10,14 @@ had or is gone raises `errors.SandboxError`: then nothing was measured, and nobo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
+
+from agentrl.errors import SandboxError, SandboxFault
 
 Command = str | Sequence[str]
 """A line for the box's shell, or a program with its arguments, which no shell reads."""
@@ -37,7 +39,9 @@ class SandboxSpec:
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Written before the first command: path in the box → content."""
     workdir: str = "/workspace"
-    """Where commands start, and the only folder besides /tmp that they can write to, unless an image allows more."""
+    """Where commands start, and the only folder besides /tmp that they can write to. It begins empty, or as `base`."""
+    writable_root: bool = False
+    """The image's own folders stay as they are and can be written to, `workdir` among them; needs an image."""
     cpus: float = 1.0
     memory_bytes: int = 2 * 1024**3
     """Of all processes together, swap included."""
@@ -86,7 +90,8 @@ class Session(ABC):
         """Run one command; both outputs come as `stdout`, in the order in which they were printed.
 
         At the limit everything that the session started is killed, and the next call finds a new shell in the box's
-        `workdir`: `timed_out` and `shell_ended` say so. An unclosed quote or heredoc is an error of this call and of no other.
+        `workdir`: `timed_out` and `shell_ended` say so. An unclosed quote or heredoc is an error of this call and of
+        no other.
         Raises SandboxError where the box is gone.
         """
 
@@ -166,6 +171,8 @@ class Preflight:
     """Why it can't start boxes at all, each with what to do about it; empty: it can."""
     not_enforced: tuple[str, ...] = ()
     """Limits of the spec that this machine can't hold, each with the reason, e.g. "cpus: no cgroup is writable"."""
+    is_closed: bool = True
+    """Is a box closed at all? Where it isn't, what runs in it can do whatever this process can."""
 
 
 class SandboxOptions(BaseModel):
@@ -191,6 +198,13 @@ class SandboxBackend(ABC):
     @abstractmethod
     async def start(self, spec: SandboxSpec) -> Sandbox:
         """A new box with the spec's files in it. Raises SandboxError with its kind."""
+
+    async def pull(self, image: str, tell: Callable[[str], None]) -> None:
+        """Get an image, or a newer one of its name, ahead of a run; `tell` takes a line now and then, in any thread.
+
+        Raises SandboxError of kind IMAGE.
+        """
+        raise SandboxError(f"{type(self).__name__} has no images to get", SandboxFault.IMAGE)
 
     async def sweep(self) -> int:
         """Remove what dead runs left on this machine; how many boxes that were. Living runs are left alone."""

@@ -55,7 +55,7 @@ class LocalBackend(ChannelBackend[LocalSandbox]):
 
     async def preflight(self) -> Preflight:
         if isinstance(self.options, LocalOptions) and self.options.unsafe:
-            return Preflight(not_enforced=("all of the spec: commands run on this machine, as this user",))
+            return Preflight(not_enforced=("all of it: commands run on this machine, as this user",), is_closed=False)
         why = "sandbox.backend=local runs what the model writes on this machine, as this user"
         what = "use bubblewrap or docker, or set sandbox.options.unsafe=true if you trust it"
         return Preflight(missing=(f"{why}: {what}",))

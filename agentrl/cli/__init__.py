@@ -27,7 +27,7 @@ COMMANDS = {
     "replay": "look at, play, grade or score a stored trajectory again, fork it, or recompute a step",
     "doctor": "what a model's chat template does, and whether it can be trained",
     "env": "list, make and check environments",
-    "sandbox": "list sandboxes, and check what they hold on this machine",
+    "sandbox": "list sandboxes, check what they hold on this machine, clean up after dead runs",
 }
 
 

@@ -57,20 +57,20 @@ class Backends:
         await asyncio.to_thread(self.watchman.dismiss)
 
     async def _open(self, name: str) -> SandboxBackend:
-        backend = self._make(name)
-        found = await backend.preflight()
+        try:
+            options = self.config.options_of(name)
+            backend = plugins.sandbox(name)(options, run=self.run)
+            found = await backend.preflight()
+        except Exception as error:  # a plugin's, or why it doesn't load
+            raise SandboxError(
+                f"the sandbox {name} can't be used: {with_causes(error)}", SandboxFault.UNAVAILABLE
+            ) from error
         if found.missing:
             raise SandboxError(_refusal(name, self.config, found), SandboxFault.UNAVAILABLE)
-        self.watchman.guard(name, self.config.options_of(name))
+        self.watchman.guard(name, options)
         num_swept = await _last(backend.sweep(), f"the sweep of {name}", SWEEP_S) or 0
         self.tell("sandbox", backend=name, not_enforced=list(found.not_enforced), num_swept=num_swept)
         return backend
-
-    def _make(self, name: str) -> SandboxBackend:
-        try:
-            return plugins.sandbox(name)(self.config.options_of(name), run=self.run)
-        except AgentRLError as error:
-            raise SandboxError(str(error), SandboxFault.UNAVAILABLE) from error
 
 
 def _refusal(name: str, config: SandboxConfig, found: Preflight) -> str:

@@ -67,7 +67,8 @@ class FaultySandboxes(SandboxBackend):
         self._inner: SandboxBackend | None = None
 
     async def preflight(self) -> Preflight:
-        return Preflight(missing=self.options.missing, not_enforced=self.options.not_enforced)
+        plan = self.options
+        return Preflight(missing=plan.missing, not_enforced=plan.not_enforced, is_closed=False)
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         plan, number = self.options, self.num_starts

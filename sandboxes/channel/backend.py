@@ -44,13 +44,12 @@ class ChannelBackend(SandboxBackend, Generic[Box]):
 
 def check(spec: SandboxSpec) -> None:
     """Raises SandboxError for what no box can be made from."""
+    problem = None
     if spec.base is not None and not Path(spec.base).is_dir():
-        raise SandboxError(
-            f"the task's base folder {spec.base!r} isn't there: restore it, or drop the task", SandboxFault.IMAGE
-        )
+        problem = f"base={spec.base!r}: no folder there; restore it, or drop the task"
     if spec.user <= 0:
-        raise SandboxError(
-            f"SandboxSpec.user={spec.user}: a box's user is never root; use 1 or more", SandboxFault.START
-        )
+        problem = f"user={spec.user}: a box's user is never root; use 1 or more"
     if not spec.workdir.startswith("/") or spec.workdir.rstrip("/") in ("", "/tmp"):
-        raise SandboxError(f"SandboxSpec.workdir={spec.workdir!r}: name an absolute folder below /", SandboxFault.START)
+        problem = f"workdir={spec.workdir!r}: name an absolute folder of its own"
+    if problem is not None:
+        raise SandboxError(f"SandboxSpec.{problem}", SandboxFault.START)

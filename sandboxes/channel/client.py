@@ -10,9 +10,9 @@ import asyncio
 import itertools
 import json
 import os
-from asyncio import Future, StreamReader, StreamWriter
+from asyncio import Future, StreamWriter
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from agentrl.errors import SandboxError, SandboxFault
 from agentrl.sandboxes.channel.inside.server import HEADER
@@ -21,6 +21,13 @@ MAX_TEXT_BYTES = 64 * 1024
 """Of a reply's JSON."""
 READY = 0
 """The number of the message that a server starts with."""
+
+
+class Reader(Protocol):
+    """What a `StreamReader` is for the client."""
+
+    async def readexactly(self, n: int, /) -> bytes:
+        """Raises IncompleteReadError where it ends before."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -34,7 +41,7 @@ class _Waiting:
 class Client:
     """One box's channel. Every method raises SandboxError where the box is gone."""
 
-    def __init__(self, reader: StreamReader, writer: StreamWriter, *, name: str) -> None:
+    def __init__(self, reader: Reader, writer: StreamWriter, *, name: str) -> None:
         self.name = name
         self._reader, self._writer = reader, writer
         self._numbers = itertools.count(READY + 1)
@@ -132,7 +139,8 @@ class Client:
             if not waiting.reply.done():
                 waiting.reply.set_exception(self._failure)
         self._waiting.clear()
-        self._writer.transport.abort()
+        if not self._writer.transport.is_closing():
+            self._writer.transport.abort()
 
 
 def _told(told: dict[str, Any], body: bytes, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:

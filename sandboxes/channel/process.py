@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from agentrl.errors import SandboxError, SandboxFault
@@ -29,28 +29,36 @@ class BoxProcess:
 
     @classmethod
     async def start(
-        cls, argv: Sequence[str], *, name: str, timeout_s: float, pass_fds: Sequence[int] = (), cwd: str = "/"
+        cls,
+        argv: Sequence[str],
+        *,
+        name: str,
+        timeout_s: float,
+        pass_fds: Sequence[int] = (),
+        on_spawned: Callable[[], None] = lambda: None,
     ) -> BoxProcess:
-        """Raises SandboxError with what it wrote where it ends at once or isn't ready in time."""
+        """`on_spawned`: called when the process is there, with the files that it inherits.
+
+        Raises SandboxError with what it wrote where it ends at once or isn't ready in time.
+        """
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv, stdin=PIPE, stdout=PIPE, stderr=PIPE, env={"PATH": os.defpath + ":/usr/sbin:/sbin"},
-                pass_fds=pass_fds, start_new_session=True, cwd=cwd,
+                pass_fds=pass_fds, start_new_session=True, cwd="/",
             )  # fmt: skip
         except OSError as error:
-            raise SandboxError(
-                f"box {name}: {argv[0]} can't be started: {error.strerror}", SandboxFault.HOST_FULL
-            ) from error
+            why = f"box {name}: {argv[0]} can't be started: {error.strerror}"
+            raise SandboxError(why, SandboxFault.HOST_FULL) from error
+        on_spawned()
         assert process.stdin is not None and process.stdout is not None
         box = cls(process, Client(process.stdout, process.stdin, name=name))
         try:
             await box.client.ready(timeout_s)
         except TimeoutError:
-            words = await box.stop()
-            raise SandboxError(f"box {name} wasn't ready within {timeout_s:g} s{words}", SandboxFault.START) from None
+            said = await box.stop()
+            raise SandboxError(f"box {name} wasn't ready within {timeout_s:g} s{said}", SandboxFault.START) from None
         except SandboxError:
-            words = await box.stop()
-            raise SandboxError(f"box {name} didn't start{words}", SandboxFault.START) from None
+            raise SandboxError(f"box {name} didn't start{await box.stop()}", SandboxFault.START) from None
         except BaseException:
             await box.stop()
             raise

@@ -6,7 +6,7 @@ from functools import cache
 from importlib import resources
 
 INSIDE = "agentrl.sandboxes.channel.inside"
-MODULES = ("processes", "tree", "commands", "files", "server")
+MODULES = ("closing", "processes", "tree", "commands", "files", "server")
 """Each after those that it imports."""
 LOAD = """
 import sys, types

@@ -105,8 +105,8 @@ class Shell:
         self.tree.deadline = self.run.started + request["timeout_s"]
         self.server.running[number] = self.tree
         quoted = as_bytes("'" + request["line"].replace("\0", "").replace("'", "'\\''") + "'")
-        # `command`: or a syntax error ends a shell that isn't bash. The empty line: after one, bash's parser needs it to
-        # see the brace. The braces below: `set -x` would show what is in them.
+        # `command`: or a syntax error ends a shell that isn't bash. The empty line: after such an error, bash's parser
+        # needs it to see the brace. The braces below: `set -x` would show what is in them.
         self.tree.write(b"{ command eval %s\n} </dev/null %d>&-\n\n" % (quoted, MARK_FILE))
         self.tree.write(b"{ command printf '%%s\\n' \"$?\" >&%d; } 2>/dev/null\n" % MARK_FILE)
 

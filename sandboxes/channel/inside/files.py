@@ -10,6 +10,8 @@ import io
 import os
 import stat
 
+from agentrl.sandboxes.channel.inside.closing import file_owner
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import tarfile
@@ -26,7 +28,8 @@ def read(path: bytes, max_bytes: int) -> bytes:
     """A regular file's bytes. Raises OSError, TooLarge."""
     file = open_regular(path)
     try:
-        parts, room = [], max_bytes + 1
+        parts: list[bytes] = []
+        room = max_bytes + 1
         while room > 0:
             part = os.read(file, min(room, 1 << 20))
             if not part:
@@ -86,7 +89,7 @@ def write_tree(path: bytes, content: bytes) -> None:
     os.makedirs(path, exist_ok=True)
     with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
         for member in archive:
-            member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
+            (member.uid, member.gid), member.uname, member.gname = file_owner(), "", ""
             member.mode |= 0o700 if member.isdir() else 0o600
             if hasattr(tarfile, "fully_trusted_filter"):
                 archive.extract(member, os.fsdecode(path), filter="fully_trusted")

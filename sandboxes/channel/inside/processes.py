@@ -14,6 +14,8 @@ import resource
 import signal
 import struct
 
+from agentrl.sandboxes.channel.inside.closing import filter_calls, turn_into
+
 TYPE_CHECKING = False  # typing takes longer to load than all of this
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -24,12 +26,13 @@ NUM_FILES = 1024
 """Open at once in the server."""
 MARK_FILE = 8
 """Where a shell tells that a command ended; the commands themselves don't inherit it."""
+LIBC = ctypes.CDLL(None)
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 WAITED = {signal.SIGCHLD, signal.SIGTERM}
 
 
 def prctl(option: int, value: int) -> None:
-    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    LIBC.prctl(option, value, 0, 0, 0)
 
 
 def descendants(root: int, spared: Collection[int] = ()) -> set[int]:
@@ -54,7 +57,7 @@ def descendants(root: int, spared: Collection[int] = ()) -> set[int]:
 
 
 def send_signal(pid: int, number: int) -> None:
-    try:
+    try:  # noqa: SIM105 - contextlib takes long to load
         os.kill(pid, number)
     except OSError:  # it ended
         pass
@@ -80,7 +83,7 @@ def kill_descendants(root: int, spared: Collection[int] = ()) -> bool:
 
 def reap() -> tuple[dict[int, int], bool]:
     """({pid: exit code} of the children that ended, whether there are others)."""
-    ended = {}
+    ended: dict[int, int] = {}
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -125,6 +128,10 @@ def become(command: dict[str, Any], files: list[int], settings: dict[str, Any]) 
         keep_open([*kept, errors])
         for name, limit in settings["rlimits"].items():
             resource.setrlimit(getattr(resource, name), (limit, limit))
+        if settings.get("user"):
+            turn_into(settings["user"])
+        if settings.get("filter"):
+            filter_calls(settings["filter"])
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())

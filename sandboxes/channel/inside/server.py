@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import resource
@@ -11,6 +12,7 @@ import struct
 import sys
 import time
 
+from agentrl.sandboxes.channel.inside.closing import open_files_as
 from agentrl.sandboxes.channel.inside.commands import Exec, Shell
 from agentrl.sandboxes.channel.inside.files import TooLarge, read, read_tree, write, write_tree
 from agentrl.sandboxes.channel.inside.processes import (
@@ -37,7 +39,13 @@ READ_BYTES = 1 << 20
 
 
 class Server:
-    """One box. `settings`: workdir, lifetime_s, rlimits {name: limit}, cgroups [open files to join through]."""
+    """One box.
+
+    `settings`: workdir, lifetime_s, rlimits {name: limit}, cgroups [open files to join through]; where the server is
+    root's, the user of its commands and files; where nothing outside filters system calls, the filter of its commands;
+    lifeline: an open file that ends when the box has lost its keeper, though somebody may hold the channel; close:
+    files that were inherited and are others'.
+    """
 
     def __init__(self, settings: dict[str, Any], channel: tuple[int, int]) -> None:
         self.settings, self.channel = settings, channel
@@ -50,6 +58,8 @@ class Server:
         self.handlers: dict[int, Callable[[int], object]] = {}
         self.incoming, self.outgoing = bytearray(), bytearray()
         self.watch(channel[0], select.POLLIN, self._on_request)
+        if settings.get("lifeline") is not None:
+            self.watch(settings["lifeline"], select.POLLIN, self._on_lifeline)
 
     def serve(self) -> None:
         """Until the host hangs up or the lifetime is over."""
@@ -113,6 +123,9 @@ class Server:
             body = bytes(self.incoming[start:end])
             del self.incoming[:end]
             self._answer(number, request, body)
+
+    def _on_lifeline(self, file: int) -> None:
+        self.is_over |= not os.read(file, READ_BYTES)
 
     def _on_room(self, file: int) -> None:
         del self.outgoing[: os.write(file, self.outgoing[:READ_BYTES])]
@@ -182,6 +195,12 @@ class Server:
 def main() -> None:
     """Settings are the first argument, as JSON."""
     settings = json.loads(sys.argv[1])
+    for file in settings.get("close", ()):
+        try:  # noqa: SIM105 - contextlib takes long to load
+            os.close(file)
+        except OSError:  # who started us did
+            pass
+    settings["filter"] = base64.b64decode(settings.get("filter", ""))
     signal.pthread_sigmask(signal.SIG_BLOCK, WAITED | {signal.SIGINT, signal.SIGHUP})
     resource.setrlimit(resource.RLIMIT_NOFILE, (NUM_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     prctl(PR_SET_DUMPABLE, 0)
@@ -191,6 +210,9 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for file in (0, 1):
         os.dup2(nothing, file)
+    if settings.get("user"):
+        os.setgroups([])
+        open_files_as(settings["user"])
     try:
         Server(settings, channel).serve()
     except BrokenPipeError:  # the host is gone

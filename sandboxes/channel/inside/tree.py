@@ -43,15 +43,15 @@ class Tree:
         self.timed_out = False
         self.pending = bytearray()
         self.is_closing = False
-        self.stdin: int | None
-        theirs_in, self.stdin = os.pipe()
+        theirs_in, ours_in = os.pipe()
+        self.stdin: int | None = ours_in
         readers = [os.pipe() for _ in range(3)]  # a shell: output, marks, status; else: stdout, stderr, status
         ours, theirs = [reader for reader, _ in readers], [writer for _, writer in readers]
         files = [theirs_in, theirs[0], theirs[0], theirs[1]] if is_shell else [theirs_in, *theirs[:2]]
         try:
             self.pid = os.fork()
         except OSError:
-            for file in (theirs_in, self.stdin, *ours, *theirs):
+            for file in (theirs_in, ours_in, *ours, *theirs):
                 os.close(file)
             raise
         if self.pid == 0:
@@ -61,13 +61,14 @@ class Tree:
                 os._exit(1)
         for file in (theirs_in, *theirs):
             os.close(file)
+        os.set_blocking(ours_in, False)
         self._watch(ours, is_shell)
 
     def _watch(self, ours: list[int], is_shell: bool) -> None:
         self.status = ours[2]
         self.outputs = {ours[0]: 0} if is_shell else {ours[0]: 0, ours[1]: 1}
         self.marks = ours[1] if is_shell else None
-        for file in (self.stdin, *ours):
+        for file in ours:
             os.set_blocking(file, False)
         for file in self.outputs:
             self.server.watch(file, select.POLLIN, self._on_output)

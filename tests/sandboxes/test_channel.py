@@ -1,0 +1,150 @@
+"""The channel: what an enemy may send, what a silent box does, and old Pythons inside."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from agentrl.errors import SandboxError, SandboxFault
+from agentrl.sandbox import SandboxSpec
+from agentrl.sandboxes.channel.box import check_archive
+from agentrl.sandboxes.channel.client import Client
+from agentrl.sandboxes.channel.inside.server import HEADER
+from agentrl.sandboxes.channel.process import BoxProcess
+from agentrl.sandboxes.channel.program import INSIDE, MODULES, program
+from agentrl.sandboxes.local import LocalBackend, LocalOptions
+
+READY = HEADER.pack(0, 2, 0) + b"{}"
+HOSTILE = {
+    "a length of 4 GB": HEADER.pack(1, 2**32 - 1, 0),
+    "more bytes than asked for": HEADER.pack(1, 2, 11) + b"{}" + b"x" * 11,
+    "a reply to nobody": HEADER.pack(7, 2, 0) + b"{}",
+    "no JSON": HEADER.pack(1, 3, 0) + b"\xff\x00{",
+    "no object": HEADER.pack(1, 2, 0) + b"[]",
+    "JSON without a bottom": HEADER.pack(1, 60_000, 0) + b"[" * 60_000,
+    "text, as a program prints it": b"Traceback (most recent call last):\n",
+}
+
+
+async def puppet(says: bytes) -> BoxProcess:
+    """A box that starts, reads one request and then says what an enemy would."""
+    code = (
+        "import os\n"
+        f"os.write(1, {READY!r})\n"
+        "os.read(0, 1 << 16)\n"
+        f"os.write(1, {says!r})\n"
+        "while os.read(0, 1 << 16): pass\n"
+    )
+    return await BoxProcess.start([sys.executable, "-IS", "-c", code], name="puppet", timeout_s=30)
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+async def test_what_was_not_agreed_ends_this_channel_and_no_other(what: str) -> None:
+    good = await LocalBackend(LocalOptions(unsafe=True), run="test").start(SandboxSpec())
+    box = await puppet(HOSTILE[what])
+    with pytest.raises(SandboxError, match="protocol") as raised:
+        await box.client.ask({"do": "read"}, limit_s=20, max_bytes=10)
+    assert raised.value.kind is SandboxFault.CHANNEL and str(raised.value).isprintable()
+    with pytest.raises(SandboxError, match="protocol"):
+        await box.client.ask({"do": "ping"}, limit_s=20)
+    await box.stop()
+    assert (await good.exec("echo fine", timeout_s=20)).stdout == b"fine\n"
+    await good.stop()
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {},
+        {"streams": [[3, 0, 0], [0, 0, 0]], "exit_code": "0", "timed_out": False, "shell_ended": False, "seconds": 1},
+        {"streams": [[99, 0, 0], [0, 0, 0]], "exit_code": 0, "timed_out": False, "shell_ended": False, "seconds": 1},
+        {"streams": [[-3, 0, 0], [6, 0, 0]], "exit_code": 0, "timed_out": False, "shell_ended": False, "seconds": 1},
+        {"streams": [[3, 0, 0]] * 3, "exit_code": 0, "timed_out": False, "shell_ended": False, "seconds": 1},
+        {"streams": 5, "exit_code": 0, "timed_out": False, "shell_ended": False, "seconds": "soon"},
+    ],
+)
+async def test_a_result_that_does_not_add_up_is_no_result(told: dict[str, object]) -> None:
+    from agentrl.sandboxes.channel.box import ChannelSandbox
+
+    class Puppet(ChannelSandbox):
+        async def end(self) -> None:
+            await process.stop()
+
+    text = json.dumps(told).encode()
+    process = await puppet(HEADER.pack(1, len(text), 3) + text + b"abc")
+    box = Puppet(process.client, SandboxSpec())
+    with pytest.raises(SandboxError, match="protocol"):
+        await box.exec("true", timeout_s=20)
+    await box.stop()
+
+
+async def test_a_box_that_never_answers_is_given_up_after_the_limit_and_its_grace() -> None:
+    """F07: the message names the limit that fired."""
+    box = await puppet(b"")
+    with pytest.raises(SandboxError, match=r"no answer to 'exec' within 0.3 s") as raised:
+        await box.client.ask({"do": "exec"}, limit_s=0.3)
+    assert raised.value.kind is SandboxFault.CHANNEL
+    await box.stop()
+
+
+async def test_a_box_that_never_gets_ready_fails_alone_with_its_last_words() -> None:
+    """G05: one prints a megabyte and hangs; three others start meanwhile."""
+    noise = "import sys; sys.stderr.write('noise ' * 200_000 + 'stuck at \\x1b[31mstep 3'); sys.stdin.read()"
+    backend = LocalBackend(LocalOptions(unsafe=True), run="test")
+    hanging = BoxProcess.start([sys.executable, "-IS", "-uc", noise], name="hanging", timeout_s=3)
+    boxes = await asyncio.gather(hanging, *(backend.start(SandboxSpec()) for _ in range(3)), return_exceptions=True)
+    failure, *good = boxes
+    assert isinstance(failure, SandboxError) and failure.kind is SandboxFault.START
+    assert "wasn't ready within 3 s" in str(failure) and "step 3" in str(failure) and str(failure).isprintable()
+    assert all([await box.is_alive() for box in good if not isinstance(box, BaseException)]) and len(good) == 3
+    await backend.close()
+
+
+def test_the_program_is_python_3_7() -> None:
+    for name in MODULES:
+        ast.parse(resources.files(INSIDE).joinpath(f"{name}.py").read_text(), feature_version=(3, 7))
+
+
+@pytest.mark.parametrize("python", sorted(Path.home().glob(".pyenv/versions/3.[789].*/bin/python3")), ids=str)
+def test_old_pythons_run_it(python: Path) -> None:
+    """Those that are on this machine: one command, one file, one archive."""
+    settings = {"workdir": "/tmp", "lifetime_s": 30, "rlimits": {}, "cgroups": []}
+    command = {"line": "echo hi", "environment": {"PATH": "/usr/bin:/bin"}, "timeout_s": 20, "max_output_bytes": 99}
+    requests = [{"do": "exec", **command}, {"do": "read", "path": str(python), "max_bytes": 3}, {"do": "ping"}]
+    process = subprocess.Popen(
+        [python, "-IS", "-c", program(), json.dumps(settings)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdin is not None and process.stdout is not None
+    for number, request in enumerate(requests, start=1):
+        text = json.dumps(request).encode()
+        process.stdin.write(HEADER.pack(number, len(text), 0) + text)
+    process.stdin.flush()
+    replies = {}
+    for _ in range(1 + len(requests)):
+        number, text_bytes, body_bytes = HEADER.unpack(process.stdout.read(HEADER.size))
+        replies[number] = (json.loads(process.stdout.read(text_bytes)), process.stdout.read(body_bytes))
+    process.stdin.close()
+    assert process.wait(20) == 0
+    process.stdout.close()
+    assert replies[1][0]["exit_code"] == 0 and replies[1][1] == b"hi\n"
+    assert replies[2][0] == {"is_too_large": True} and replies[3] == ({}, b"")
+
+
+async def test_a_request_after_the_end_is_refused_at_once() -> None:
+    box = await puppet(b"")
+    await box.stop()
+    with pytest.raises(SandboxError, match="was stopped"):
+        await box.client.ask({"do": "ping"}, limit_s=60)
+    assert isinstance(box.client, Client)
+
+
+def test_an_archive_that_is_none_is_named() -> None:
+    with pytest.raises(ValueError, match="no tar archive"):
+        check_archive(b"x" * 1000)
