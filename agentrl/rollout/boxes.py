@@ -208,6 +208,7 @@ class Boxes:
             what = with_causes(error)
             if limit.expired():
                 what = f"it was not ready after {limit_s:g} s (sandbox.start_timeout_s)"
+                what += f"; its image {spec.image} may be still on its way: pull it ahead" if spec.image else ""
             raise SandboxError(
                 f"the sandbox {self.config.backend_of(spec)} gave no box: {what}", SandboxFault.START
             ) from error
