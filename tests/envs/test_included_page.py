@@ -42,6 +42,15 @@ def smaller(words: list[str]) -> list[str]:
     """The same command, only smaller."""
     counts_tasks = not {"dataset", "code_tests"} & set(words)
     overrides = [override for override in SMALL if counts_tasks or not override.startswith("env.")]
+    if "code_tests" in words:  # its prompts are long
+        overrides += [
+            "sft.demonstrations=8",
+            "sft.batch_size=4",
+            "eval.tasks=2",
+            "eval.sampled=false",
+            "algorithm.group_size=2",
+            "algorithm.groups_per_step=1",
+        ]
     return [*words, *overrides, "runs_dir=runs", "model.cache_dir=cache"]
 
 
