@@ -104,7 +104,7 @@ class Sandbox(ABC):
     """A started box. Every method raises `SandboxError` when the box itself is gone.
 
     Relative paths start at the spec's `workdir`. Where what runs in the box keeps a file from being read or written
-    (no right to it, a full disk, no process to be had), that is the OSError, not the SandboxError.
+    (no right to it, a full disk, a tree that is too odd), that is the OSError, not the SandboxError.
     """
 
     @cached_property

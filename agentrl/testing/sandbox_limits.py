@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 from agentrl.sandbox import Sandbox
 from agentrl.testing.sandbox import Bench, escape, processes, python, run, says
@@ -160,6 +161,28 @@ async def limits_of_the_server(bench: Bench) -> None:
         await python(box, attack)
         for _ in range(20):
             await _still_works(box)
+
+
+@escape("neither folders without end nor thousands of files keep the host from reading a tree, or end the box (R2)")
+async def odd_trees(bench: Bench) -> None:
+    deep = "import os\nfor _ in range(1500):\n    os.mkdir('a')\n    os.chdir('a')\n"
+    many = "import os\nos.mkdir('many')\nfor n in range(5_000): open(f'many/{n}', 'w').close()"
+    async with bench.own_box() as box:
+        await python(box, deep)
+        await _read_tree(box, "a")
+        await python(box, many)
+        await _read_tree(box, "many")
+        await run(
+            box, "ln -s loop loop; ln -s . itself; mkfifo pipe; touch \"$(printf 'odd\\n\\377')\"; chmod 000 many"
+        )
+        await _read_tree(box, ".")
+        await _still_works(box)
+
+
+async def _read_tree(box: Sandbox, path: str) -> None:
+    """An archive, or the error of a tree that can't be read; not a lost box."""
+    with suppress(OSError, ValueError):
+        await box.read_tree(path)
 
 
 async def _still_works(box: Sandbox) -> None:

@@ -31,11 +31,12 @@ HELD_BY = {
     "cpu": "cpus",
 }
 REMEDIES = {
-    ("ermission", "not permitted", "uid map", "namespace"): (
+    ("o permissions to create", "not permitted", "uid map", "unshare failed"): (
         "this machine doesn't let this process make namespaces. In a container: start it with --cap-add SYS_ADMIN "
         "--security-opt seccomp=unconfined --security-opt apparmor=unconfined. On Ubuntu: "
         "sysctl kernel.apparmor_restrict_unprivileged_userns=0, or run as root. Or use sandbox.backend=docker"
     ),
+    ("find source path", "execvp"): "Python lies where the user of this process can't go, or bwrap can't",
     ("No space left", "Cannot allocate"): "this machine's memory, or its limit of namespaces, is used up",
 }
 

@@ -106,9 +106,12 @@ class ChannelSandbox(Sandbox):
 
     async def _run(self, request: dict[str, Any], stdin: bytes, *, num_streams: int) -> ExecResult:
         killed_before = self.num_out_of_memory()
-        cap = request["max_output_bytes"]
-        limit_s = request["timeout_s"] + GRACE_S
-        told, body = await self._client.ask(request, stdin, limit_s=limit_s, max_bytes=num_streams * (cap + 1))
+        limit_s, max_bytes = request["timeout_s"] + GRACE_S, num_streams * (request["max_output_bytes"] + 1)
+        try:
+            told, body = await self._client.ask(request, stdin, limit_s=limit_s, max_bytes=max_bytes)
+        except OSError as error:  # too many processes in the box
+            why = f"can't run this: {error.strerror}\n".encode()
+            return ExecResult(exit_code=126, stdout=b"" if num_streams > 1 else why, stderr=why * (num_streams > 1))
         try:
             return _result(told, body, num_streams, out_of_memory=self.num_out_of_memory() > killed_before)
         except (KeyError, TypeError, ValueError) as error:

@@ -17,6 +17,7 @@ from agentrl.sandbox import SandboxSpec
 from agentrl.sandboxes.channel.box import check_archive
 from agentrl.sandboxes.channel.client import Client
 from agentrl.sandboxes.channel.inside.server import HEADER
+from agentrl.sandboxes.channel.inside.tree import NUM_COMMANDS
 from agentrl.sandboxes.channel.process import BoxProcess
 from agentrl.sandboxes.channel.program import INSIDE, MODULES, program
 from agentrl.sandboxes.local import LocalBackend, LocalOptions
@@ -143,6 +144,15 @@ async def test_a_request_after_the_end_is_refused_at_once() -> None:
     with pytest.raises(SandboxError, match="was stopped"):
         await box.client.ask({"do": "ping"}, limit_s=60)
     assert isinstance(box.client, Client)
+
+
+async def test_more_commands_than_a_box_takes_are_results_and_no_faults() -> None:
+    backend = LocalBackend(LocalOptions(unsafe=True), run="test")
+    box = await backend.start(SandboxSpec())
+    ends = await asyncio.gather(*(box.exec("sleep 4", timeout_s=60) for _ in range(NUM_COMMANDS + 5)))
+    assert sorted(end.exit_code for end in ends) == [0] * NUM_COMMANDS + [126] * 5
+    assert "can't run this" in next(end.text for end in ends if end.exit_code == 126)
+    await backend.close()
 
 
 def test_an_archive_that_is_none_is_named() -> None:

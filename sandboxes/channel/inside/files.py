@@ -9,6 +9,7 @@ import errno
 import io
 import os
 import stat
+import time
 
 from agentrl.sandboxes.channel.inside.closing import file_owner
 
@@ -16,8 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import tarfile
 
-NUM_MEMBERS = 200_000
-"""Of an archive."""
+TREE_S = 20.0
+"""For reading a folder: meanwhile the server does nothing else."""
 
 
 class TooLarge(Exception):
@@ -73,12 +74,13 @@ def read_tree(path: bytes, max_bytes: int) -> bytes:
         raise OSError(errno.ENOTDIR, "no folder")
     out = Limited(max_bytes)
     top = os.fsdecode(path)
+    start = len(os.path.join(top, ""))
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for folder, folders, names in os.walk(top, onerror=_raise):
             folders.sort()
             for name in sorted(folders + names):
                 whole = os.path.join(folder, name)
-                _add(archive, whole, os.path.relpath(whole, top))
+                _add(archive, whole, whole[start:])
     return out.getvalue()
 
 
@@ -98,14 +100,14 @@ def write_tree(path: bytes, content: bytes) -> None:
 
 
 class Limited(io.BytesIO):
-    """Holds so many bytes and no more."""
+    """Holds so many bytes and no more, and takes them for so long and no longer."""
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__()
-        self.max_bytes = max_bytes
+        self.max_bytes, self.until = max_bytes, time.monotonic() + TREE_S
 
     def write(self, data: bytes) -> int:  # type: ignore[override]
-        if self.tell() + len(data) > self.max_bytes:
+        if self.tell() + len(data) > self.max_bytes or time.monotonic() > self.until:
             raise TooLarge
         return super().write(data)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import resource
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 HEADER = struct.Struct(">III")
 READ_BYTES = 1 << 20
+POLL_S = 60.0
+"""At most, because the system takes no more than 24 days."""
 
 
 class Server:
@@ -70,7 +73,7 @@ class Server:
                 tree.on_time(now)
             self.is_over = now >= self.ends_at
             due = min([self.ends_at] + [tree.next_time() for tree in self.trees.values()])
-            for file, _ in self.poll.poll(max(0, (due - now) * 1000 + 1)):
+            for file, _ in self.poll.poll(min(max(0, due - now), POLL_S) * 1000 + 1):
                 if file in self.handlers:  # what came before may have closed it
                     self.handlers[file](file)
 
@@ -139,6 +142,8 @@ class Server:
             self.reply(number, {"errno": error.errno, "reason": error.strerror})
         except TooLarge:
             self.reply(number, {"is_too_large": True})
+        except Exception:  # an odd tree or archive, e.g. of more folders in folders than Python goes down
+            self.reply(number, {"errno": errno.EIO, "reason": ""})
 
     def _do_ping(self, number: int, request: dict[str, Any], body: bytes) -> None:
         self.reply(number, {})
