@@ -38,6 +38,7 @@ soak: $(STAMP)
 	$(BIN)/python -m benchmarks.queue_soak --database sqlite
 	$(BIN)/python -m benchmarks.queue_soak --database postgresql
 	$(BIN)/python -m benchmarks.sandbox_soak
+	$(BIN)/python -m benchmarks.sandbox_soak --backend docker --image agentrl-test:1
 
 # PostgreSQL's programs, a Docker engine and an image for it, for the tests.
 system-deps:

@@ -13,6 +13,8 @@ from agentrl.sandbox import DEFAULT_FILE_BYTES, DEFAULT_OUTPUT_BYTES, Command, E
 LOGGER = logging.getLogger(__name__)
 STOP_S = 10.0
 """How long an episode waits for the end of its box; the end goes on behind it (G04)."""
+CLOSE_S = 60.0
+"""How long its shells may take to end; killing what an agent started is quick, but this machine may be busy."""
 GIVE_UP_S = 60.0
 """After this a box that doesn't end is left to the backend, which ends it by its lifetime or its sweep."""
 MAX_OVERRUN_S = 60.0
@@ -60,11 +62,11 @@ class LentBox(Sandbox):
         Raises SandboxError where the box is gone or doesn't answer.
         """
         try:
-            async with asyncio.timeout(STOP_S):
+            async with asyncio.timeout(CLOSE_S):
                 for session in self._sessions:
                     await session.close()
         except TimeoutError:
-            raise SandboxError(f"its shells didn't end within {STOP_S:g} s", SandboxFault.CHANNEL) from None
+            raise SandboxError(f"its shells didn't end within {CLOSE_S:g} s", SandboxFault.CHANNEL) from None
 
     async def read(self, path: str, *, max_bytes: int = DEFAULT_FILE_BYTES) -> bytes:
         return await self._box.read(path, max_bytes=max_bytes)

@@ -199,6 +199,10 @@ class SandboxBackend(ABC):
     async def start(self, spec: SandboxSpec) -> Sandbox:
         """A new box with the spec's files in it. Raises SandboxError with its kind."""
 
+    def memory_bytes(self, spec: SandboxSpec) -> int:
+        """What a box may take of this machine's memory; its disk included, where that lies in memory beside it."""
+        return spec.memory_bytes
+
     async def pull(self, image: str, tell: Callable[[str], None]) -> None:
         """Get an image, or a newer one of its name, ahead of a run; `tell` takes a line now and then, in any thread.
 

@@ -87,7 +87,8 @@ class Soak:
         for line in Path("/proc/self/mountinfo").read_text().splitlines():
             if self._is_ours(line):
                 yield f"mount {line.split()[4]}"
-        yield from (f"cgroup {path}" for path in Path("/sys/fs/cgroup").rglob("agentrl-*") if self._is_ours(path.name))
+        for place, names, _ in os.walk("/sys/fs/cgroup"):  # others come and go meanwhile
+            yield from (f"cgroup {place}/{name}" for name in names if self._is_ours(name))
         yield from (f"container {id}" for id in _docker("ps", "--all"))
         yield from (f"network {id}" for id in _docker("network", "ls"))
 

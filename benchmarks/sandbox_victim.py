@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from typing import Any
 
 from agentrl.config import LimitsConfig, SamplingConfig
 from agentrl.config_sandbox import SandboxConfig
@@ -22,7 +21,7 @@ from agentrl.sandbox import Sandbox, SandboxSpec
 from agentrl.testing.memory import MemoryRecorder
 from agentrl.testing.toy import Toy
 from agentrl.tool import ToolContext, tool
-from agentrl.types import Artifacts, Grade, Message, Sampler, Task, ToolCall, Trajectory
+from agentrl.types import Artifacts, Grade, Message, Sample, Sampler, Task, ToolCall, Trajectory
 
 IMAGE = os.environ.get("SOAK_IMAGE")
 SPEC_BYTES = 256 * 1024**2
@@ -106,10 +105,16 @@ async def main(config: SandboxConfig, num_episodes: int) -> None:
         async def play(number: int) -> None:
             async with slots:
                 sample = await loop.run(RolloutSpec(run="soak", task=task, group=None, ordinal=number))
-            told: Any = sample.reward if sample.reward is not None else sample.trajectory.error or sample.grade
-            print(f"episode {number} {told}", flush=True)
+            print(f"episode {number} {_told(sample)}", flush=True)
 
         await asyncio.gather(*map(play, range(num_episodes)))
+
+
+def _told(sample: Sample) -> str:
+    """Its reward; where it isn't the highest, on the same line why."""
+    calls = [call for turn in sample.trajectory.turns for call in turn.tool_calls]
+    why = [sample.trajectory.error, sample.grade, *((call.status, call.result, call.seconds) for call in calls)]
+    return str(sample.reward) if sample.reward == 1.0 else repr(why)
 
 
 if __name__ == "__main__":

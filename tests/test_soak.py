@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docker_engine import IMAGE, need_docker
 from tests.postgres import need_postgres
 
 ROOT = Path(__file__).parent.parent
@@ -35,9 +36,15 @@ def test_the_queue_survives_sigkill_of_its_workers(database: str) -> None:
     assert result["value"]["kills"] == 12 and result["value"]["groups"] > 5
 
 
-def test_g06_nothing_of_a_killed_run_s_boxes_survives() -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["bubblewrap", "docker"])
+def test_g06_nothing_of_a_killed_run_s_boxes_survives(backend: str) -> None:
     """G06: no process, mount, cgroup, container or file."""
     command = [sys.executable, "-m", "benchmarks.sandbox_soak", "--episodes", "6", "--kills", "1", "--seed", "3"]
+    command += ["--backend", backend]
+    if backend == "docker":
+        need_docker()
+        command += ["--image", IMAGE]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     result = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == 0 and result["ok"], done.stdout + done.stderr

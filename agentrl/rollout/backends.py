@@ -39,6 +39,10 @@ class Backends:
             self._opening[name] = asyncio.ensure_future(self._open(name))
         return await asyncio.shield(self._opening[name])
 
+    def opened(self, name: str) -> SandboxBackend:
+        """The same, after somebody got it."""
+        return self._opening[name].result()
+
     async def require(self, specs: Iterable[SandboxSpec]) -> None:
         """Open what these boxes need, before anything heavy starts. Raises ConfigError with the preflight's words."""
         for name in sorted({self.config.backend_of(spec) for spec in specs}):

@@ -79,6 +79,7 @@ class Boxes:
         It lives at least that long, whatever `spec.lifetime_s` says (F07). Raises SandboxError.
         """
         spec = replace(spec, lifetime_s=max(spec.lifetime_s, hold_s + self.config.idle_timeout_s + SPARE_S))
+        await self.backends.get(self.config.backend_of(spec))
         box = await self._take_ahead(spec) or await self._start_in_room(spec)
         lent = LentBox(box, hold_s=hold_s, on_end=lambda: self._take_back(lent, spec))
         self._lent.add(lent)
@@ -122,15 +123,15 @@ class Boxes:
         kind = _kind(spec)
         num_ahead = sum(ahead.kind == kind for ahead in self._ahead)
         for _ in range(num_ahead, self.config.warm):
-            if not self.room.try_enter(spec.memory_bytes):
+            if not self.room.try_enter(self._memory_bytes(spec)):
                 return
-            self._put(_Ahead(kind, spec.memory_bytes, asyncio.create_task(self._start_or_leave(spec))))
+            self._put(_Ahead(kind, self._memory_bytes(spec), asyncio.create_task(self._start_or_leave(spec))))
 
     async def _start_or_leave(self, spec: SandboxSpec) -> Sandbox | None:
         try:
             return await self._start(spec)
         except BaseException as error:
-            self.room.leave(spec.memory_bytes)
+            self.room.leave(self._memory_bytes(spec))
             if not isinstance(error, SandboxError):
                 raise
             return None  # whoever needs it will see the same, and say so
@@ -170,22 +171,21 @@ class Boxes:
     # ---- starts ----
 
     async def _start_in_room(self, spec: SandboxSpec) -> Sandbox:
-        await self.room.enter(spec.memory_bytes, self._make_room)
+        await self.room.enter(self._memory_bytes(spec), self._make_room)
         try:
             return await self._start(spec)
         except BaseException:
-            self.room.leave(spec.memory_bytes)
+            self.room.leave(self._memory_bytes(spec))
             raise
 
     async def _start(self, spec: SandboxSpec) -> Sandbox:
         """Raises SandboxError: the last one, or at once where another try can't help."""
         self._check_image(spec)
-        backend = await self.backends.get(self.config.backend_of(spec))
         num_failed = 0
         while True:
             await self._pace.wait()
             try:
-                return await self._start_once(backend, spec)
+                return await self._start_once(self._backend(spec), spec)
             except SandboxError as error:
                 num_failed += 1
                 if error.kind is SandboxFault.IMAGE:
@@ -194,6 +194,13 @@ class Boxes:
                     raise
                 LOGGER.warning("a box didn't start, it is tried again: %s", error)
             await asyncio.sleep(self._retry.wait(num_failed, None))
+
+    def _backend(self, spec: SandboxSpec) -> SandboxBackend:
+        """It is open: `take` has seen to that."""
+        return self.backends.opened(self.config.backend_of(spec))
+
+    def _memory_bytes(self, spec: SandboxSpec) -> int:
+        return self._backend(spec).memory_bytes(spec)
 
     async def _start_once(self, backend: SandboxBackend, spec: SandboxSpec) -> Sandbox:
         limit_s = self.config.start_timeout_s
@@ -232,7 +239,7 @@ class Boxes:
 
     def _take_back(self, lent: LentBox, spec: SandboxSpec) -> None:
         self._lent.discard(lent)
-        self.room.leave(spec.memory_bytes)
+        self.room.leave(self._memory_bytes(spec))
 
 
 async def lend(boxes: Boxes | None, spec: SandboxSpec | None, *, hold_s: float) -> LentBox | None:

@@ -17,7 +17,7 @@ from agentrl.config import LimitsConfig, SamplingConfig
 from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, StepResult
 from agentrl.errors import EngineError, RolloutFault, StoreError
 from agentrl.interrupts import uninterrupted
-from agentrl.lent_box import LentBox
+from agentrl.lent_box import CLOSE_S, LentBox
 from agentrl.place import locate
 from agentrl.rollout.boxes import Boxes, lend
 from agentrl.rollout.chat import ChatEndpoint, recorded_chat
@@ -174,7 +174,7 @@ class AgentLoop:
     async def _take_box(self, env: Environment, task: Task) -> LentBox | None:
         """The box that the environment asks for. The wait for it is not the episode's time."""
         limits = self.limits
-        hold_s = limits.episode_timeout_s + limits.grade_timeout_s + limits.tool_timeout_s  # play, collect, close
+        hold_s = limits.episode_timeout_s + CLOSE_S + limits.grade_timeout_s + limits.tool_timeout_s
         return await lend(self.boxes, self.hooks.sandbox(env, task), hold_s=hold_s)
 
     # ---- one episode ----

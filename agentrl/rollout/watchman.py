@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 1.0
 """Between looks whether the run lives: a child that it forked may hold the pipe open."""
-MAX_SWEEPS = 5
+MAX_SWEEPS = 10
 """Removing what is busy may fail at first (G06)."""
 PAUSE_S = 1.0
 DISMISS_S = 5.0
@@ -106,13 +106,16 @@ def _read_until_dead(parent: int) -> list[dict[str, Any]]:
 
 
 def _sweep(run: str, backend: str, options: dict[str, Any]) -> None:
-    """Again until nothing is found: a box that was being made when the run died may come late."""
+    """Again until nothing is found twice: a box that was being made may come late, and so may the end of the run."""
     from agentrl import plugins
 
-    kind = plugins.sandbox(backend)
+    num_empty = 0
     for _ in range(MAX_SWEEPS):
-        with suppress(Exception):
-            if not asyncio.run(kind(kind.Options.model_validate(options), run=run).sweep()):
+        with suppress(Exception):  # nobody is there to hear it; the next start's sweep says what it can't do
+            kind = plugins.sandbox(backend)
+            found = asyncio.run(kind(kind.Options.model_validate(options), run=run).sweep())
+            num_empty = 0 if found else num_empty + 1
+            if num_empty == 2:
                 return
         time.sleep(PAUSE_S)
 

@@ -81,6 +81,9 @@ class BubblewrapBackend(ChannelBackend[BubblewrapSandbox]):
                 missing.append(str(error))
         return Preflight(missing=tuple(missing), not_enforced=tuple(self._not_enforced()))
 
+    def memory_bytes(self, spec: SandboxSpec) -> int:
+        return spec.memory_bytes + spec.disk_bytes  # as its cgroup has it
+
     async def sweep(self) -> int:
         """Only cgroups outlive their process; mounts, folders and processes go with it."""
         return await asyncio.to_thread(self._parents.sweep)

@@ -17,7 +17,8 @@ from agentrl.rollout import boxes as boxes_module
 from agentrl.rollout.admission import GIB, machine_memory_bytes, memory_for_boxes
 from agentrl.rollout.boxes import Boxes
 from agentrl.sandbox import SandboxSpec
-from agentrl.testing.faulty_sandbox import FaultyBox
+from agentrl.sandboxes.bubblewrap import BubblewrapBackend
+from agentrl.testing.faulty_sandbox import FaultyBox, FaultySandboxes
 from tests.rollout.faulty_boxes import open_boxes, register, sandbox_config, until
 
 SPEC = SandboxSpec(memory_bytes=GIB)
@@ -62,6 +63,16 @@ async def test_g08_the_sum_of_limits_is_bounded_by_the_machine() -> None:
             await boxes.take(SandboxSpec(memory_bytes=5 * GIB), hold_s=1)
         assert caught.value.kind is SandboxFault.HOST_FULL
     assert 0 < memory_for_boxes(None) < machine_memory_bytes()
+
+
+async def test_g08_a_disk_in_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G08: bubblewrap's boxes write to memory."""
+    backend = BubblewrapBackend(BubblewrapBackend.Options(), run="test")
+    assert backend.memory_bytes(SandboxSpec(memory_bytes=3, disk_bytes=4)) == 7
+    monkeypatch.setattr(FaultySandboxes, "memory_bytes", BubblewrapBackend.memory_bytes)
+    async with open_boxes(max_boxes=50, max_memory_gib=4) as (boxes, faulty):
+        await asyncio.gather(*(hold(boxes, SandboxSpec(memory_bytes=GIB, disk_bytes=GIB)) for _ in range(6)))
+        assert faulty.max_living == 2
 
 
 async def test_a_large_box_is_not_passed_for_ever_by_small_ones() -> None:
