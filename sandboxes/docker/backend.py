@@ -11,6 +11,7 @@ import asyncio
 import base64
 import io
 import json
+import platform
 import secrets
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
@@ -39,6 +40,8 @@ SERVER = 'exec "$(command -v python3 || command -v python)" -IS -c "$@"'
 OWNED = 'chown -hR "$1" "$2" && shift 2 && ' + SERVER
 """The same, in an image whose workdir shall be the user's."""
 NEEDS = "an image needs /bin/sh, and Python 3.7 or later in its PATH"
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+"""What Docker calls the machines for which there is a filter of system calls."""
 ARCHIVE_BYTES = 16 * 1024**2
 LIMITS = {
     "MemoryLimit": "memory_bytes",
@@ -132,7 +135,7 @@ class DockerBackend(ChannelBackend[DockerSandbox]):
 
     def _create(self, api: APIClient, name: str, image: Image, spec: SandboxSpec, base_bytes: int) -> None:
         settings: dict[str, Any] = {"workdir": spec.workdir, "lifetime_s": spec.lifetime_s, "user": spec.user}
-        settings |= {"rlimits": {}, "cgroups": [], "filter": _filter()}
+        settings |= {"rlimits": {}, "cgroups": [], "filter": _filter(image.architecture)}
         first = [OWNED, "sh", str(spec.user), spec.workdir] if spec.writable_root else [SERVER, "sh"]
         api.create_container(
             image.name,
@@ -199,15 +202,21 @@ def _not_enforced(found: Mapping[str, Any]) -> Iterator[str]:
     if not any("seccomp" in option for option in found.get("SecurityOptions") or []):
         yield "system calls: the engine was built or started without seccomp"
     why = filter_program()
+    if found.get("Architecture") != platform.machine():
+        why = f"the engine's machine is a {found.get('Architecture')}, this one a {platform.machine()}"
     if isinstance(why, str):
         yield f"system calls beyond the engine's own filter: {why}"
     yield "writable_root: disk_bytes doesn't bound what is written into an image's own folders"
 
 
-def _filter() -> str:
-    """The engine's own filter lets commands open sockets to a virtual machine's host, past their missing network."""
+def _filter(architecture: str) -> str:
+    """The engine's own filter lets commands open sockets to a virtual machine's host, past their missing network.
+
+    Ours is compiled for this machine; an image of another kind goes without, for it would refuse all.
+    """
     program = filter_program()
-    return base64.b64encode(program).decode() if isinstance(program, bytes) else ""
+    is_same = ARCHITECTURES.get(platform.machine()) == architecture
+    return base64.b64encode(program).decode() if isinstance(program, bytes) and is_same else ""
 
 
 async def _discard(opening: asyncio.Task[DockerSandbox]) -> None:

@@ -11,7 +11,8 @@ import os
 import struct
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
@@ -68,13 +69,18 @@ class Engine:
             return f"{self.path} may not be opened: run as a member of its group, which is as good as root"
         return None
 
-    async def call(self, function: Callable[[APIClient], Result], *, timeout_s: float | None = None) -> Result:
-        """What the function returns, which may block. Raises SandboxError with its kind.
-
-        `timeout_s`: of each request in it, where the usual one is wrong.
-        """
+    async def call(self, function: Callable[[APIClient], Result]) -> Result:
+        """What the function returns, which may block. Raises SandboxError with its kind."""
         self._threads = self._threads or ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="docker")
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._run, function, timeout_s)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._run, function)
+
+    async def call_long(self, function: Callable[[APIClient], Result], *, timeout_s: float) -> Result:
+        """The same for what may take very long: this process can end before it does. `timeout_s`: of each request."""
+        done: Future[Result] = Future()
+        done.set_running_or_notify_cancel()  # who stops waiting doesn't stop it
+        work = partial(_settle, done, partial(self._run, function, timeout_s))
+        threading.Thread(target=work, name="docker-long", daemon=True).start()
+        return await asyncio.wrap_future(done)
 
     async def attach(self, container: str) -> Stream:
         """The container's stdin and stdout. Opened before it starts, so that nothing is lost.
@@ -109,7 +115,7 @@ class Engine:
             self._client.close()
         self._threads, self._client = None, None
 
-    def _run(self, function: Callable[[APIClient], Result], timeout_s: float | None) -> Result:
+    def _run(self, function: Callable[[APIClient], Result], timeout_s: float | None = None) -> Result:
         missing = self.reason_missing()
         if missing:
             raise SandboxError(missing, SandboxFault.UNAVAILABLE)
@@ -171,6 +177,13 @@ class Stream:
             part = await self._reader.readexactly(min(num_bytes, READ_BYTES))
             num_bytes -= len(part)
             self._words = (self._words + part)[-TAIL_BYTES:]
+
+
+def _settle(done: Future[Result], work: Callable[[], Result]) -> None:
+    try:
+        done.set_result(work())
+    except Exception as error:
+        done.set_exception(error)
 
 
 def refused(reason: str) -> SandboxError:

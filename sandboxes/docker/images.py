@@ -39,6 +39,8 @@ class Image:
     name: str
     environment: Mapping[str, str]
     """Its own variables, PATH among them."""
+    architecture: str
+    """As Docker calls it, such as amd64."""
 
 
 class Images:
@@ -73,7 +75,7 @@ class Images:
         source = mirrored(image, self._options.mirror)
         for number in range(1, self._options.max_pull_tries + 1):
             try:
-                await self._engine.call(lambda client: _pull(client, image, source, tell), timeout_s=STALL_S)
+                await self._engine.call_long(lambda client: _pull(client, image, source, tell), timeout_s=STALL_S)
                 return image if "@" not in image else source
             except SandboxError as error:
                 text = str(error).lower()
@@ -124,7 +126,8 @@ def _look_up(client: APIClient, name: str) -> Image | None:
     except ImageNotFound:
         return None
     variables = found["Config"].get("Env") or []
-    return Image(name=name, environment=dict(variable.split("=", 1) for variable in variables))
+    environment = dict(variable.split("=", 1) for variable in variables)
+    return Image(name=name, environment=environment, architecture=found.get("Architecture", ""))
 
 
 def _pull(client: APIClient, image: str, source: str, tell: Tell) -> None:

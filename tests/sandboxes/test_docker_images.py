@@ -8,7 +8,9 @@ import json
 import os
 import random
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -167,6 +169,27 @@ def test_pull_on_the_command_line_g11(served: Registry, capsys: pytest.CaptureFi
     assert "127.0.0.1:1/gone:1 can't be pulled" in lines[-2]
     assert lines[-1] == "2 of 3 images are here"
     assert main(["sandbox", "pull", "docker", images[0]]) == 0
+
+
+def test_who_gives_up_on_a_pull_need_not_wait_for_it(served: Registry) -> None:
+    """The engine's answer may take an hour; Ctrl-C and SIGTERM take seconds."""
+    asked, let_go = threading.Event(), threading.Event()
+
+    def wait() -> bool:
+        asked.set()
+        return not let_go.wait(60)
+
+    served.is_too_often = wait
+    code = "import sys; from agentrl.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "sandbox", "pull", "docker", f"{served.address}/slow:1"]
+    with subprocess.Popen(command) as pulling:
+        try:
+            assert asked.wait(60)
+            pulling.terminate()
+            assert pulling.wait(20) != 0
+        finally:
+            let_go.set()
+            pulling.kill()
 
 
 @pytest.fixture

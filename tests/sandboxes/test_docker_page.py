@@ -32,4 +32,4 @@ def test_each_command_is_there(command: str, capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit) as ended:
         main([*command.split(), "--help"])
     assert ended.value.code == 0
-    assert "docker" in capsys.readouterr().out
+    assert f"agentrl {command}" in capsys.readouterr().out
