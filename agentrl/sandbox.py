@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
@@ -105,6 +106,11 @@ class Sandbox(ABC):
     Relative paths start at the spec's `workdir`. Where what runs in the box keeps a file from being read or written
     (no right to it, a full disk, a tree that is too odd), that is the OSError, not the SandboxError.
     """
+
+    @cached_property
+    def shells(self) -> dict[str, Session]:
+        """The shells that tools keep open in this box from call to call, by the tool's name."""
+        return {}
 
     @abstractmethod
     async def exec(

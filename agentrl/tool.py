@@ -19,6 +19,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, get_type_hints, overload
 
 from pydantic import BaseModel, ConfigDict, create_model
@@ -33,7 +34,8 @@ class ToolContext:
     sandbox: Sandbox | None
     seed: int
     deadline: float
-    """On the clock of `time.monotonic`."""
+    """Of this call, on the clock of `time.monotonic`. A tool that ends what it started by then, as those in a box can,
+    returns what was printed until then; it is given a moment for that before the call itself is ended."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +46,8 @@ class ToolResult:
     is_error: bool = False
     terminated: bool = False
     """True: this call ends the episode (a submit tool)."""
+    timed_out: bool = False
+    """True: what it ran was ended at the time limit, and `content` says so."""
 
 
 class Tool(ABC):
@@ -53,6 +57,8 @@ class Tool(ABC):
     description: str
     schema: dict[str, Any]
     """JSON schema of the arguments: an object."""
+    read_only: bool = False
+    """True: a call changes nothing, so the read-only calls that stand side by side in one reply run at once."""
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments coerced to the schema, as JSON; raises ValueError with the fields that don't fit."""
@@ -71,8 +77,9 @@ class Tool(ABC):
 class FunctionTool(Tool):
     """A tool from a typed function, sync or async. The AgentLoop runs sync functions in threads of their own."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *, read_only: bool = False) -> None:
         self.function = function
+        self.read_only = read_only
         self.name = function.__name__
         self.description = inspect.getdoc(function) or ""
         self.is_async = inspect.iscoroutinefunction(function)
@@ -99,12 +106,12 @@ class IsolatedTool(FunctionTool):
     Arguments and result cross as JSON. Each call starts an interpreter, which imports the function's module.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *, read_only: bool = False) -> None:
         """Raises TypeError for a lambda, a closure, a method: what a child can't find by its name."""
         from agentrl.isolated import function_name
 
         function_name(function)
-        super().__init__(function)
+        super().__init__(function, read_only=read_only)
         self.is_async = True  # a call only waits for the process: it needs no thread
 
     async def call(self, arguments: dict[str, Any], ctx: ToolContext) -> ToolResult:
@@ -118,17 +125,18 @@ def tool(function: Callable[..., Any], /) -> FunctionTool: ...
 
 
 @overload
-def tool(*, isolated: bool = False) -> Callable[[Callable[..., Any]], FunctionTool]: ...
+def tool(*, isolated: bool = False, read_only: bool = False) -> Callable[[Callable[..., Any]], FunctionTool]: ...
 
 
 def tool(
-    function: Callable[..., Any] | None = None, /, *, isolated: bool = False
+    function: Callable[..., Any] | None = None, /, *, isolated: bool = False, read_only: bool = False
 ) -> FunctionTool | Callable[[Callable[..., Any]], FunctionTool]:
-    """Make a tool from a typed function with a docstring; `isolated`: each call in a process that can be killed.
+    """Make a tool from a typed function with a docstring.
 
+    `isolated`: each call in a process that can be killed; `read_only`: see `Tool.read_only`.
     Raises TypeError where a parameter has no type, or an isolated function isn't defined at module level.
     """
-    make = IsolatedTool if isolated else FunctionTool
+    make = partial(IsolatedTool if isolated else FunctionTool, read_only=read_only)
     return make if function is None else make(function)
 
 

@@ -17,6 +17,7 @@ BENCHMARKS = (
     ["benchmarks.sandbox", "bubblewrap"],
     ["benchmarks.sandbox", "docker", "--image", "agentrl-test:1"],
     ["benchmarks.sandbox_docker"],
+    ["benchmarks.code_tests", "bubblewrap"],
     ["benchmarks.faults"],
     ["benchmarks.vllm_faults"],
     ["benchmarks.publish"],

@@ -58,7 +58,7 @@ class Example:
 
 def read(path: Path, *, prompt: str | None, answer: str | None, others: Sequence[str]) -> list[Example]:
     """All examples of a file. Raises ConfigError."""
-    records = _parquet(path, prompt, answer, others) if path.suffix == ".parquet" else _jsonl(path)
+    records = _parquet(path, prompt, answer, others) if path.suffix == ".parquet" else jsonl(path)
     first = next(records, None)
     if first is None:
         raise ConfigError(f"{path}: the file holds no examples")
@@ -75,7 +75,8 @@ def digest(paths: Sequence[Path]) -> str:
     return total.hexdigest()
 
 
-def _jsonl(path: Path) -> Iterator[tuple[int, Record]]:
+def jsonl(path: Path) -> Iterator[tuple[int, Record]]:
+    """(line from 1, object) of each line. Raises ConfigError."""
     with path.open("rb") as file:
         for line, raw in enumerate(file, start=1):
             try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -28,7 +28,6 @@ from agentrl.rollout.grading import measure
 from agentrl.rollout.hooks import Hooks
 from agentrl.rollout.limits import call_budget, ending_of_cut, no_room
 from agentrl.rollout.parsers import ParsedReply
-from agentrl.rollout.parsers.checking import bad_call_observation
 from agentrl.rollout.recorder import Recorder
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.retry import engine_error_behind
@@ -37,11 +36,10 @@ from agentrl.rollout.structured import check_reply
 from agentrl.rollout.threads import Threads
 from agentrl.rollout.tools import ToolRunner
 from agentrl.rollout.unrendered import Unrendered
-from agentrl.tool import Tool, ToolContext, ToolResult
+from agentrl.tool import ToolContext
 from agentrl.types import (
     CallStatus,
     Message,
-    ParsedCall,
     Sample,
     StopReason,
     Task,
@@ -49,9 +47,6 @@ from agentrl.types import (
     Turn,
     derive_seed,
 )
-
-MAX_ECHO_CHARACTERS = 200
-"""Of its own bad call that the model is shown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -316,7 +311,9 @@ class AgentLoop:
 
     async def _answer(self, episode: _Episode, turn: Turn) -> StepResult:
         started = time.monotonic()
-        results = await self._run_calls(episode, turn)
+        ctx = ToolContext(sandbox=episode.box, seed=episode.trajectory.env_seed, deadline=episode.deadline)
+        tools = {tool.name: tool for tool in episode.env.tools}
+        results = await self.tool_runner.run_all(turn.tool_calls, tools, ctx, self.renderer.call_form)
         turn.timings["tools"] = _seconds(time.monotonic() - started)
         bad = bool(turn.tool_calls) and all(call.arguments is None for call in turn.tool_calls)
         episode.num_bad_replies = episode.num_bad_replies + 1 if bad else 0
@@ -325,20 +322,6 @@ class AgentLoop:
         turn.timings["env"] = _seconds(time.monotonic() - started - turn.timings["tools"])
         await self.recorder.update_turn(episode.trajectory, turn)
         return step
-
-    async def _run_calls(self, episode: _Episode, turn: Turn) -> list[ToolResult]:
-        tools = {tool.name: tool for tool in episode.env.tools}
-        ctx = ToolContext(sandbox=episode.box, seed=episode.trajectory.env_seed, deadline=episode.deadline)
-        results: list[ToolResult] = []
-        for parsed in turn.tool_calls:
-            if any(result.terminated for result in results):
-                parsed.status = CallStatus.NOT_RUN
-                results.append(ToolResult(content="Not run: the episode has ended.", is_error=True))
-            elif parsed.arguments is None:
-                results.append(_refused(parsed, tools, self.renderer.call_form))
-            else:
-                results.append(await self.tool_runner.run(parsed, tools, ctx))
-        return results
 
     def _capped(self, messages: list[Message]) -> list[Message]:
         def cap(message: Message) -> Message:
@@ -401,9 +384,3 @@ def _end(trajectory: Trajectory, reason: StopReason, error: str | None) -> None:
 def _seconds(measured: float) -> float:
     """To the microsecond: more digits mean nothing, and take room in every turn."""
     return round(measured, 6)
-
-
-def _refused(parsed: ParsedCall, tools: Mapping[str, Tool], form: str) -> ToolResult:
-    content = bad_call_observation(parsed, tools, MAX_ECHO_CHARACTERS, form)
-    parsed.result = content
-    return ToolResult(content=content, is_error=True)

@@ -62,8 +62,8 @@ class _Call:
 
 
 class Threads:
-    """Calls functions of plugins, from one event loop. A rollout waits for one call at a time, so the concurrency of
-    rollouts bounds the threads."""
+    """Calls functions of plugins, from one event loop. A rollout waits for one call at a time, or for a
+    few of one reply, so the concurrency of rollouts bounds the threads."""
 
     def __init__(self, max_abandoned: int) -> None:
         self.max_abandoned = max_abandoned

@@ -30,6 +30,7 @@ COMMANDS = [line.removeprefix("$ ") for block in blocks("console") for line in b
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with the page's files."""
     (tmp_path / "sums.jsonl").write_text(blocks("json")[0])
+    (tmp_path / "tasks.jsonl").write_text(blocks("json tasks")[0])
     (tmp_path / "my_rewards.py").write_text(blocks("python")[0])
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -39,8 +40,17 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def smaller(words: list[str]) -> list[str]:
     """The same command, only smaller."""
-    is_dataset = "dataset" in words
-    overrides = [override for override in SMALL if not (is_dataset and override.startswith("env."))]
+    counts_tasks = not {"dataset", "code_tests"} & set(words)
+    overrides = [override for override in SMALL if counts_tasks or not override.startswith("env.")]
+    if "code_tests" in words:  # its prompts are long
+        overrides += [
+            "sft.demonstrations=8",
+            "sft.batch_size=4",
+            "eval.tasks=2",
+            "eval.sampled=false",
+            "algorithm.group_size=2",
+            "algorithm.groups_per_step=1",
+        ]
     return [*words, *overrides, "runs_dir=runs", "model.cache_dir=cache"]
 
 
@@ -51,9 +61,9 @@ def test_each_command_runs(command: str, place: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out
 
 
-def test_there_are_commands_for_both() -> None:
+def test_there_are_commands_for_all() -> None:
     named = re.findall(r"--env (\w+)", "\n".join(COMMANDS))
-    assert set(named) == {"dataset", "gymnasium"} and len(named) == len(COMMANDS) == 8
+    assert set(named) == {"dataset", "gymnasium", "code_tests"} and len(named) == len(COMMANDS) == 10
 
 
 def test_a_run_reports_random_and_optimal_play_and_keeps_turn_rewards(
