@@ -84,7 +84,7 @@ async def test_a_full_database_is_named_and_goes_on_once_there_is_space(tmp_path
     with Store.open(path) as store:
         run = await start_run(store)
         before = await write_big(store, run, "before", 10)
-        page_limit[0] = 400
+        page_limit[0] = 100
         assert 0 < check(store, await write_big(store, run, "full", 100), "full (free some space, then resume") < 101
         check(store, before, "")
         page_limit[0] = 0
