@@ -22,6 +22,7 @@ async def lease(store, run, me):
     while taken := await store.queue.lease(me, 60.0, run=run, limit=3):
         for one in taken:
             tell(me, one.group)
+        await asyncio.sleep(0.05)  # the others' turn
 
 async def claim(store, run, me):
     step = await store.begin_step(run, ordinal=0, version=0)
