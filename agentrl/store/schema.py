@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -108,7 +107,7 @@ def _refuse_live(connection: Connection, where: str) -> None:
     if lease is not None:
         raise StoreError(
             f"{where} has an older schema, and run {lease[0]} is writing to it: it was left as it is. Wait until that "
-            f"ends, or stop it; if it was killed, try again in {math.ceil(lease[1])} s"
+            f"ends, or stop it; if it was killed, try again in {lease[1]:.0f} s"
         )
 
 
