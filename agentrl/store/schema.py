@@ -33,7 +33,8 @@ class Migrated(NamedTuple):
 def migrate(database: Database) -> Migrated:
     """Create or upgrade the tables, in one transaction; a current database is only read.
 
-    Raises StoreError where the database is newer than this code, half-migrated, or isn't a store.
+    Raises StoreError where the database is newer than this code, half-migrated, or isn't a store, and where it is older
+    and a run is playing.
     """
     where = database.location
     with database.reading() as connection:
