@@ -91,6 +91,8 @@ def _gc(store: Store, options: argparse.Namespace) -> int:
             if record.folder and folder.is_dir():
                 locks.enter_context(locked(folder))  # nobody resumes it meanwhile
                 dead.append(record.id)
+            elif record.config.get("command") == "import":
+                dead.append(record.id)  # nobody resumes one; one that is going on fails at its next write
         ids, older_than_s = [record.id for record in runs], options.older_than * DAY_S
         if options.yes:
             removed = run_async(store.remove_garbage(runs=ids, dead=dead, older_than_s=older_than_s))

@@ -42,6 +42,7 @@ def writing(target: Path, form: Form, columns: Sequence[str] = (), *, overwrite:
     try:
         with write(part, form, columns) as sink:
             yield sink
+        _check_target(target, overwrite)  # another export may have made it meanwhile
         _put_in_place(part, target)
     except OSError as error:
         why = f"{target}: {error.strerror or error}; nothing was written"
@@ -89,7 +90,7 @@ def _put_in_place(part: Path, target: Path) -> None:
         target.rename(old)
         try:
             part.rename(target)
-        except OSError:
+        except BaseException:  # Ctrl-C too
             old.rename(target)
             raise
         shutil.rmtree(old, ignore_errors=True)

@@ -30,7 +30,7 @@ from agentrl.exchange.whole import read_whole
 from agentrl.interrupts import uninterrupted
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.tokenizer import vocabulary_hash
-from agentrl.store.parts import check_lengths
+from agentrl.store.parts import check_lengths, check_parent
 from agentrl.store.records import RunStatus
 from agentrl.store.store import Store
 from agentrl.types import Artifacts, Grade, Message, Sample, StopReason, Task, Trajectory, Turn
@@ -205,15 +205,18 @@ class _Reader:
         if trajectory.stop_reason is None or trajectory.finished_at is None:
             refuse(where, "trajectory.stop_reason: it isn't finished: export it once it is")
         self._check_ids(where, trajectory)
-        for turn in trajectory.turns:
+        for place, turn in enumerate(trajectory.turns):
             try:
                 check_lengths(trajectory.id, turn)
+                check_parent(trajectory, place)
             except StoreError as error:
                 refuse(where, str(error))
         return Read(Form.TRAJECTORIES, replace(trajectory, run=self.run, group=None), grades)
 
     def _check_ids(self, where: str, trajectory: Trajectory) -> None:
         """Ids are kept, so they must be free; what was forked needs what it was forked from."""
+        if not trajectory.id or not trajectory.id.isprintable():
+            refuse(where, f"trajectory.id: {trajectory.id!r} can't be typed: give it letters and digits")
         asked = [trajectory.id, *(trajectory.forked_from or ())[:1]]
         known = self.store.known(asked) | (self._ids & set(asked))
         if trajectory.id in known:

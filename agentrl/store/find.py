@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, selec
 from sqlalchemy.orm import aliased
 
 from agentrl.errors import StoreError
-from agentrl.store.mentions import mentions
+from agentrl.store.mentions import mentions, reasoning_of
 from agentrl.store.records import RunRecord, RunStatus, StepRow, TrajectorySummary
 from agentrl.store.sealing import clean_text, unseal
 from agentrl.store.tables import Blobs, Grades, Groups, Runs, StepRows, Tasks, ToolCalls, Trajectories, Turns, table
@@ -131,11 +131,10 @@ def _later_attempt() -> Select[str]:
 def _says(text: str) -> ColumnElement[bool]:
     needle = clean_text(text)
     shared = select(Blobs.hash).where(Blobs.hash == Turns.prompt_messages_hash, mentions(Blobs.content, needle))
-    reasoning = Turns.message["reasoning"].as_string()
     in_turn = or_(
         mentions(Turns.text, needle),
         mentions(Turns.prompt_messages, needle),
-        mentions(reasoning, needle),
+        mentions(reasoning_of(Turns.message), needle),
         and_(Turns.prompt_messages_hash.is_not(None), shared.exists()),
     )
     in_call = or_(mentions(ToolCalls.result, needle), mentions(ToolCalls.raw_arguments, needle))

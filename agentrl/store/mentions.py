@@ -6,7 +6,7 @@ import json
 import sqlite3
 from typing import Any
 
-from sqlalchemy import JSON, Boolean, LargeBinary, SQLColumnExpression
+from sqlalchemy import JSON, Boolean, LargeBinary, SQLColumnExpression, Text
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement, literal
 
@@ -25,7 +25,8 @@ class mentions(FunctionElement[bool]):
 def _sqlite(element: mentions, compiler: Any, **options: Any) -> str:
     column, text = element.clauses
     name = "messages_mention" if _holds_messages(column) else "text_mentions"
-    return f"{name}({compiler.process(column, **options)}, {compiler.process(text, **options)})"
+    value = f"CAST({compiler.process(column, **options)} AS BLOB)"  # the driver refuses text that is no UTF-8
+    return f"{name}({value}, {compiler.process(text, **options)})"
 
 
 @compiles(mentions)
@@ -39,6 +40,24 @@ def _postgresql(element: mentions, compiler: Any, **options: Any) -> str:
     return f"EXISTS (SELECT 1 FROM json_array_elements({messages}) AS one(message) WHERE {found})"
 
 
+class reasoning_of(FunctionElement[str]):
+    """`reasoning_of(column)`: of a column with a message as JSON; NULL where it has none, or is damaged."""
+
+    inherit_cache = True
+    type = Text()
+
+
+@compiles(reasoning_of, "sqlite")
+def _sqlite_reasoning(element: reasoning_of, compiler: Any, **options: Any) -> str:
+    value = compiler.process(element.clauses, **options)
+    return f"CASE WHEN json_valid({value}) THEN json_extract({value}, '$.reasoning') END"
+
+
+@compiles(reasoning_of)
+def _postgresql_reasoning(element: reasoning_of, compiler: Any, **options: Any) -> str:
+    return f"({compiler.process(element.clauses, **options)} ->> 'reasoning')"
+
+
 def _holds_messages(column: Any) -> bool:
     return isinstance(column.type, JSON | LargeBinary)
 
@@ -49,15 +68,28 @@ def add_functions(connection: sqlite3.Connection) -> None:
     connection.create_function("messages_mention", 2, _messages_mention, deterministic=True)
 
 
-def _text_mentions(text: str | None, sought: str) -> bool:
-    return text is not None and sought.casefold() in text.casefold()
+def _text_mentions(text: bytes | None, sought: str) -> bool:
+    return text is not None and _says(_decoded(text), sought)
 
 
-def _messages_mention(messages: str | bytes, sought: str) -> bool:
-    """Most don't, and that is seen without reading the JSON."""
-    text = messages if isinstance(messages, str) else messages.decode()
-    if json.dumps(sought, ensure_ascii=False)[1:-1].casefold() not in text.casefold():
+def _says(text: str, sought: str) -> bool:
+    return sought.casefold() in text.casefold()
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode(errors="replace")
+
+
+def _messages_mention(messages: bytes, sought: str) -> bool:
+    """Most don't, and that is seen without reading the JSON. Where that is damaged, its raw text counts: others are
+    found all the same, and whoever reads it is told.
+    """
+    text = _decoded(messages)
+    if not _says(text, json.dumps(sought, ensure_ascii=False)[1:-1]):
         return False
-    contents = [message.get("content", "") for message in json.loads(text)]
+    try:
+        contents = [message.get("content", "") for message in json.loads(text)]
+    except (ValueError, TypeError, AttributeError):
+        return True
     texts = [part["text"] for content in contents if isinstance(content, list) for part in content]
-    return any(_text_mentions(said, sought) for said in [*texts, *contents] if isinstance(said, str))
+    return any(_says(said, sought) for said in [*texts, *contents] if isinstance(said, str))

@@ -70,6 +70,20 @@ def check_lengths(trajectory_id: str, turn: Turn) -> None:
         raise StoreError(f"{where}: {num_sampled} sampled ids, but engine calls cover {end}")
 
 
+def check_parent(trajectory: Trajectory, place: int) -> None:
+    """Raise StoreError unless the turn in this place goes on from an earlier one, and keeps what that has (T5)."""
+    turn = trajectory.turns[place]
+    if turn.index != place or (turn.parent is not None and not 0 <= turn.parent < place):
+        raise StoreError(f"turn {turn.index} with parent {turn.parent} in place {place}")
+    if not 0 <= turn.keep <= (0 if turn.parent is None else num_ids(trajectory.turns[turn.parent])):
+        raise StoreError(f"turn {turn.index} keeps {turn.keep} ids, more than its parent has, or fewer than none")
+
+
+def num_ids(turn: Turn) -> int:
+    """Of the turn's context and of what was sampled in it."""
+    return turn.keep + len(turn.prompt_ids) + len(turn.sampled_ids)
+
+
 class TurnRecords(NamedTuple):
     """A turn with what it holds, by table."""
 

@@ -10,14 +10,15 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection, inspect, select
 from sqlalchemy.engine.interfaces import ReflectedColumn
 from sqlalchemy.exc import SQLAlchemyError
 
 from agentrl.errors import StoreError
-from agentrl.store.database import Database
+from agentrl.store.database import Database, database_now
 from agentrl.store.faults import is_down, text_of
-from agentrl.store.tables import Base
+from agentrl.store.tables import Base, Groups
+from agentrl.types import GroupState
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -32,7 +33,8 @@ class Migrated(NamedTuple):
 def migrate(database: Database) -> Migrated:
     """Create or upgrade the tables, in one transaction; a current database is only read.
 
-    Raises StoreError where the database is newer than this code, half-migrated, or isn't a store.
+    Raises StoreError where the database is newer than this code, half-migrated, or isn't a store, and where it is older
+    and a run is playing.
     """
     where = database.location
     with database.reading() as connection:
@@ -45,6 +47,8 @@ def migrate(database: Database) -> Migrated:
         # Another process may have migrated since: what counts is read under the lock.
         before = _revision(connection, where)
         _refuse_foreign(connection, before, where)
+        if before is not None:
+            _refuse_live(connection, where)
         _upgrade(connection, before, where)
         _check_columns(connection, where)
     return Migrated(before, head())
@@ -93,6 +97,18 @@ def _refuse_foreign(connection: Connection, revision: str | None, where: str) ->
         raise StoreError(
             f"{where} has schema {revision}, newer than schema {head()} which this agentrl knows: "
             "upgrade agentrl, or use another database"
+        )
+
+
+def _refuse_live(connection: Connection, where: str) -> None:
+    """Whoever plays with an older agentrl goes on to write, and read, by the older schema: ids would be garbled."""
+    left_s = Groups.lease_until - database_now()
+    query = select(Groups.run_id, left_s).where(Groups.state == GroupState.LEASED.value, left_s > 0)
+    lease = connection.execute(query.order_by(left_s.desc()).limit(1)).one_or_none()
+    if lease is not None:
+        raise StoreError(
+            f"{where} has an older schema, and run {lease[0]} is writing to it: it was left as it is. Wait until that "
+            f"ends, or stop it; if it was killed, try again in {lease[1]:.0f} s"
         )
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, ForeignKeyConstraint, Select, and_, select
@@ -13,7 +14,7 @@ from sqlalchemy.orm import aliased
 
 from agentrl.errors import StoreError
 from agentrl.store.damage import READERS, UNREADABLE, Damage, damage_of, damaged, named
-from agentrl.store.parts import check_lengths
+from agentrl.store.parts import check_lengths, check_parent, num_ids
 from agentrl.store.reading import load_sample
 from agentrl.store.sealing import seal
 from agentrl.store.tables import Base, Grades, StepRows, Trajectories, table
@@ -71,14 +72,11 @@ def _trajectories(connection: Connection) -> Iterator[Damage]:
 
 def _turns(trajectory: Trajectory) -> Iterator[Damage]:
     for place, turn in enumerate(trajectory.turns):
-        try:
-            check_lengths(trajectory.id, turn)
-        except StoreError as error:
-            yield _damage(trajectory, str(error))
-        if turn.index != place or (turn.parent is not None and not 0 <= turn.parent < place):
-            yield _damage(trajectory, f"turn {turn.index} with parent {turn.parent} in place {place}")
-        elif turn.keep > (0 if turn.parent is None else _length(trajectory, turn.parent)):
-            yield _damage(trajectory, f"turn {turn.index} keeps {turn.keep} ids, more than its parent has")
+        for check in (partial(check_lengths, trajectory.id, turn), partial(check_parent, trajectory, place)):
+            try:
+                check()
+            except StoreError as error:
+                yield _damage(trajectory, str(error))
 
 
 def _rows(connection: Connection, trajectory: Trajectory) -> Iterator[Damage]:
@@ -88,7 +86,7 @@ def _rows(connection: Connection, trajectory: Trajectory) -> Iterator[Damage]:
         row = read_step_row(record)
         if row.end_turn >= len(trajectory.turns):
             continue  # it dangles, and was named so
-        length = _length(trajectory, row.end_turn)
+        length = num_ids(trajectory.turns[row.end_turn])
         beyond = [span for span in row.weights if span[1] > length]
         if beyond:
             what = f"step {record['step_id']} of run {record['run_id']} weighs ids [{beyond[0][0]}, {beyond[0][1]})"
@@ -100,11 +98,6 @@ def _grades_of_others(connection: Connection) -> Iterator[Damage]:
     query = select(*table(StepRows).primary_key.columns).join(grade, grade.id == StepRows.grade_id)
     for key in connection.execute(query.where(grade.trajectory_id != StepRows.trajectory_id)):
         yield Damage("step_rows", named(key), "its grade is another trajectory's")
-
-
-def _length(trajectory: Trajectory, index: int) -> int:
-    turn = trajectory.turns[index]
-    return turn.keep + len(turn.prompt_ids) + len(turn.sampled_ids)
 
 
 def _damage(trajectory: Trajectory, what: str) -> Damage:

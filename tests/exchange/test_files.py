@@ -163,6 +163,38 @@ def test_a_target_that_cannot_be_is_named(
     assert says in one_line(capsys)
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a"])
+def test_what_another_export_made_meanwhile_stays(name: str, tmp_path: Path) -> None:
+    target = tmp_path / name
+    with (
+        pytest.raises(ConfigError, match="is there already; add --overwrite"),
+        writing(target, Form.TRAJECTORIES),
+        writing(target, Form.TRAJECTORIES) as other,
+    ):
+        other.write({"trajectory": {}, "grades": [], "provenance": {"run": "other"}})
+    assert [one["provenance"]["run"] for _, one in reading(target)] == ["other"]
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_stop_between_the_two_renames_leaves_the_older_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, rename = tmp_path / "a", Path.rename
+    with writing(target, Form.TRAJECTORIES) as sink:
+        sink.write({"trajectory": {}, "grades": [], "provenance": {"run": "old"}})
+
+    def stopped(path: Path, to: Path) -> Path:
+        if path.suffix == ".part":
+            raise KeyboardInterrupt
+        return rename(path, to)
+
+    monkeypatch.setattr(Path, "rename", stopped)
+    with pytest.raises(KeyboardInterrupt), writing(target, Form.TRAJECTORIES, overwrite=True):
+        pass
+    assert [one["provenance"]["run"] for _, one in reading(target)] == ["old"]
+    assert list(tmp_path.iterdir()) == [target]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_disk_that_fills_up_leaves_the_older_file(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

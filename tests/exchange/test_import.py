@@ -90,6 +90,8 @@ def whole_lines(tmp_path: Path) -> list[dict[str, Any]]:
     [
         ({"stop_reason": None}, "trajectory.stop_reason: it isn't finished"),
         ({"stop_reason": "tired"}, "trajectory.stop_reason: "),
+        ({"id": ""}, "trajectory.id: '' can't be typed"),
+        ({"id": "a\x00b"}, r"trajectory.id: 'a\\x00b' can't be typed"),
         ({"forked_from": ["gone", 0]}, "trajectory.forked_from: gone isn't known"),
         ({"artifacts": {"files": {"a": "no base64!"}}}, "Error: .*only what agentrl export wrote"),
     ],
@@ -105,6 +107,22 @@ def test_lengths_that_do_not_agree_are_named(tmp_path: Path) -> None:
     [line] = whole_lines(tmp_path)
     line["trajectory"]["turns"][0]["logprobs"] = [0.0]
     with pytest.raises(ExchangeError, match="line 1: trajectory whole, turn 0: 2 sampled ids, but 1 logprobs"):
+        imported(tmp_path / "s.db", write_lines(tmp_path / "in.jsonl", line))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"parent": 0}, "turn 0 with parent 0 in place 0"),
+        ({"parent": 7}, "turn 0 with parent 7 in place 0"),
+        ({"keep": 3}, "turn 0 keeps 3 ids"),
+        ({"keep": -1}, "turn 0 keeps -1 ids"),
+    ],
+)
+def test_turns_that_go_on_from_nothing_are_named(changes: dict[str, int], says: str, tmp_path: Path) -> None:
+    [line] = whole_lines(tmp_path)
+    line["trajectory"]["turns"][0] |= changes
+    with pytest.raises(ExchangeError, match=f"line 1: {says}"):
         imported(tmp_path / "s.db", write_lines(tmp_path / "in.jsonl", line))
 
 

@@ -90,7 +90,10 @@ def test_an_import_that_was_killed_is_not_imitated(messages: Path, model: Path, 
 
     with Store.open(tmp_path / "s.db") as store:
         run = asyncio.run(begin(store))
-        assert f"agentrl db gc --run {run} --yes" in refused(store, run, model)
+        remedy = f"agentrl db gc --run {run} --yes"
+        assert remedy in refused(store, run, model)
+        assert main([*remedy.split()[1:], "--db", str(tmp_path / "s.db")]) == 0
+        assert not store.runs()
 
 
 def test_rollouts_of_evaluations_and_faults_are_not_imitated(model: Path, tmp_path: Path) -> None:

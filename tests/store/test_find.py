@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from agentrl.store import Selection, StepRow, Store
 from agentrl.types import Grade, Message, Purpose, StopReason, TextPart, Trajectory
 from tests.store.builders import leased, planned, record, sql, start_run, task, tool_call, trajectory, turn
@@ -103,6 +105,27 @@ async def test_text_is_found_wherever_it_was_said(store: Store) -> None:
     for text in ("role", "assistant", "tool_call_id", "content", "nobody said this", "%", "x_x"):
         assert ids(store, text=text, run=run) == [], text
     assert ids(store, text="parts") == ["said", "elsewhere"]
+
+
+async def test_a_damaged_record_does_not_hide_the_others(tmp_path: Path) -> None:
+    """PostgreSQL checks what is JSON itself."""
+    with Store.open(tmp_path / "store.db") as store:
+        run = await start_run(store)
+        for id in ("good", "prompt", "blob", "reply"):
+            asked = f"of {id} " + "x" * (200 if id == "blob" else 1)
+            reply = Message(role="assistant", content="", reasoning="a needle")
+            played_turn = turn(prompt_messages=[Message(role="user", content=asked)], message=reply)
+            await played(store, run, id, 1.0, turns=[played_turn])
+        sql(store.location, *(f"update {change}" for change in DAMAGE))
+        assert ids(store, text="a NEEDLE") == ["prompt", "good", "blob"]
+        assert ids(store, text="broken") == ["prompt", "blob"], "whoever reads it is told"
+
+
+DAMAGE = (
+    "turns set prompt_messages = '[1, \"broken' where trajectory_id = 'prompt'",
+    "turns set message = '{broken', text = cast(x'ff6e6f' as text) where trajectory_id = 'reply'",
+    "blobs set content = x'ff62726f6b656e' where cast(content as text) like '%of blob%'",
+)
 
 
 async def test_a_tools_result_is_kept_once(store: Store) -> None:

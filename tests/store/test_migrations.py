@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from alembic import command
 from alembic.script import ScriptDirectory
 from sqlalchemy import MetaData, create_engine, insert, select, text
 
+from agentrl.errors import StoreError
 from agentrl.store import RunStatus, StepRow, Store
 from agentrl.store.database import Database
 from agentrl.store.schema import Migrated, _config, head
@@ -80,6 +82,20 @@ async def test_an_older_database_is_upgraded_with_everything_in_it(empty: str, d
         assert grade_id == 4
     assert [violation.name for violation in audit(empty)] == ["left_over"]  # its run ended with a planned group
     assert sql(empty, "select version_num from alembic_version") == [(head(),)]
+
+
+@pytest.mark.parametrize("dump", SCHEMAS, ids=lambda path: path.stem)
+def test_a_database_that_an_older_agentrl_is_writing_to_is_left_as_it_is(
+    empty: str, dump: Path, tmp_path: Path
+) -> None:
+    load(dump, empty, tmp_path)
+    [(run, state)] = sql(empty, "select run_id, state from groups where state = 'planned'")
+    sql(empty, f"update groups set state = 'leased', lease_until = {time.time() + 60} where state = '{state}'")
+    with pytest.raises(StoreError, match=rf"an older schema, and run {run} is writing to it.* again in (60|5\d) s"):
+        Store.open(empty)
+    assert sql(empty, "select version_num from alembic_version") == [(dump.stem,)]
+    sql(empty, f"update groups set lease_until = {time.time() - 1} where state = 'leased'")
+    Store.open(empty).close()
 
 
 def check_trajectories(store: Store, run: str) -> None:
