@@ -260,3 +260,11 @@ def test_options_are_checked_by_their_backend(values: dict[str, Any], message: s
 def test_an_unknown_backend_is_named_with_near_ones() -> None:
     with pytest.raises(PluginError, match=r"unknown sandbox 'fautly'; known: .*faulty"):
         SandboxConfig(backend="fautly")
+
+
+async def test_room_is_free_again_when_a_start_ahead_ends_before_its_first_step() -> None:
+    """Takers of different kinds come at once: one's box that is started ahead gives way to the other's need."""
+    async with open_boxes(max_boxes=3, warm=2, max_memory_gib=100) as (boxes, _):
+        specs = [SandboxSpec(workdir=f"/w{number}") for number in range(12)]
+        async with asyncio.timeout(20):
+            await asyncio.gather(*(hold(boxes, spec, 0) for spec in specs))
