@@ -82,4 +82,4 @@ class LocalBackend(ChannelBackend[LocalSandbox]):
         dead = [path for path in Path(tempfile.gettempdir()).glob("agentrl-box-*") if is_orphan(path.name)]
         for path in dead:
             await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
-        return len(dead)
+        return sum(not path.exists() for path in dead)

@@ -61,6 +61,8 @@ def pull_images(options: argparse.Namespace) -> int:
     """Exit code 1 where one can't be had."""
     overrides = [word for word in options.images if word.startswith(PREFIX)]
     images = [word for word in options.images if word not in overrides]
+    if not images:
+        raise ConfigError("name an image to pull, too; there are only options")
     return sandbox_pull.run(_backend(options.name, overrides), images)
 
 
@@ -89,7 +91,7 @@ def _backend(name: str, overrides: list[str]) -> SandboxBackend:
     try:
         config = SandboxConfig(backend=name, options=given)
     except ValidationError as error:
-        raise ConfigError(f"sandbox check: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
+        raise ConfigError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
     return plugins.sandbox(name)(config.options_of(name), run="check")
 
 

@@ -148,6 +148,18 @@ async def unclosed(bench: Bench) -> None:
     await session.close()
 
 
+@contract("a command that meddles with its session's shell gets a result: it can't make its box look broken")
+async def session_meddling(bench: Bench) -> None:
+    box = await bench.box()
+    for code in ("9" * 30, "300", "no code"):
+        session = await box.session()
+        await session.run(f"command() {{ builtin printf '{code}\\n' >&8; }}", timeout_s=5)
+        result = await session.run("true", timeout_s=5)
+        assert 0 <= result.exit_code <= 255, result
+        await session.close()
+    assert await box.is_alive()
+
+
 @contract("a session's limit ends all that it started; the next command finds a new shell, and is told")
 async def session_limit(bench: Bench) -> None:
     box = await bench.box()

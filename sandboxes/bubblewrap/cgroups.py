@@ -118,12 +118,12 @@ class Parents:
         return cls(folders=_v2_parents(mounts, own), is_v2=True)
 
     def sweep(self) -> int:
-        """Remove the cgroups of processes that are gone; how many boxes had them."""
+        """Remove the cgroups of processes that are gone; how many boxes had them. Another user's stay."""
         dead = {path for folder in self.folders.values() for path in folder.glob("agentrl-box-*")}
         dead = {path for path in dead if is_orphan(path.name)}
         for path in dead:
             remove(path)
-        return len({path.name for path in dead})
+        return len({path.name for path in dead} - {path.name for path in dead if path.exists()})
 
 
 def remove(folder: Path) -> None:

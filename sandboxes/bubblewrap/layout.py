@@ -37,7 +37,7 @@ if [ -n "$base" ]; then
     exec 3<&-
     mount -t overlay -o "lowerdir=$top/lower,upperdir=$top/upper,workdir=$top/scratch,$OVERLAY" agentrl $top/workdir
 fi
-[ -z "$owner" ] || chown -R "$owner:$owner" $top/workdir
+[ -z "$owner" ] || chown -hR "$owner:$owner" $top/workdir
 exec "$@"
 """
 

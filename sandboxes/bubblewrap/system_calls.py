@@ -29,6 +29,8 @@ OF_ONE_PROCESS = {
 }
 """Where the process id is among the arguments. Only 0, oneself: a command may do these to any process of its user, and
 a limit on its processor time would end the server."""
+OF_ONE_USER = {"setpriority": 2, "ioprio_set": 3}
+"""Their first argument for all processes of a user, where 0 is one's own."""
 
 
 @cache
@@ -53,6 +55,8 @@ def filter_program() -> bytes | str:
     rules.add_rule(deny, "socket", pyseccomp.Arg(0, pyseccomp.GT, LAST_FAMILY))
     for name, position in OF_ONE_PROCESS.items():
         rules.add_rule(deny, name, pyseccomp.Arg(position, pyseccomp.NE, 0))
+    for name, of_user in OF_ONE_USER.items():
+        rules.add_rule(deny, name, pyseccomp.Arg(0, masked, 0xFFFFFFFF, of_user))
     for request in (TIOCSTI, TIOCLINUX):
         rules.add_rule(deny, "ioctl", pyseccomp.Arg(1, masked, 0xFFFFFFFF, request))
     with tempfile.TemporaryFile() as file:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from abc import abstractmethod
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -10,6 +12,7 @@ from agentrl.errors import SandboxError, SandboxFault
 from agentrl.sandbox import SandboxBackend, SandboxOptions, SandboxSpec
 from agentrl.sandboxes.channel.box import ChannelSandbox
 
+LOGGER = logging.getLogger(__name__)
 Box = TypeVar("Box", bound=ChannelSandbox)
 
 
@@ -38,15 +41,19 @@ class ChannelBackend(SandboxBackend, Generic[Box]):
         return box
 
     async def close(self) -> None:
-        for box in self._boxes:
-            await box.stop()
+        """One that can't be stopped keeps none of the others."""
+        ends = await asyncio.gather(*(box.stop() for box in self._boxes), return_exceptions=True)
+        for end in ends:
+            if isinstance(end, BaseException):
+                LOGGER.warning("a box could not be stopped, it is left to its lifetime: %s", end)
 
 
 def check(spec: SandboxSpec) -> None:
     """Raises SandboxError for what no box can be made from."""
-    problem = None
     if spec.base is not None and not Path(spec.base).is_dir():
-        problem = f"base={spec.base!r}: no folder there; restore it, or drop the task"
+        what = f"SandboxSpec.base={spec.base!r}: no folder there; restore it, or drop the task"
+        raise SandboxError(what, SandboxFault.IMAGE)  # as with an image: another try doesn't help
+    problem = None
     if spec.user <= 0:
         problem = f"user={spec.user}: a box's user is never root; use 1 or more"
     if not spec.workdir.startswith("/") or spec.workdir.rstrip("/") in ("", "/tmp"):

@@ -114,7 +114,7 @@ class ChannelSandbox(Sandbox):
             return ExecResult(exit_code=126, stdout=b"" if num_streams > 1 else why, stderr=why * (num_streams > 1))
         try:
             return _result(told, body, num_streams, out_of_memory=self.num_out_of_memory() > killed_before)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise SandboxError(
                 f"box {self._client.name} doesn't keep to its protocol: {error!r}", SandboxFault.CHANNEL
             ) from error

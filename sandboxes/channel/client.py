@@ -148,6 +148,7 @@ def _told(told: dict[str, Any], body: bytes, request: dict[str, Any]) -> tuple[d
     if told.get("is_too_large"):
         raise ValueError(f"{request.get('path')}: more than the {request.get('max_bytes')} bytes asked for")
     if isinstance(number := told.get("errno"), int):
+        number %= 1 << 31  # `strerror` takes no more
         raise OSError(number, os.strerror(number), request.get("path"))
     return told, body
 

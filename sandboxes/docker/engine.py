@@ -88,7 +88,8 @@ class Engine:
         Raises SandboxError where the engine refuses.
         """
         try:
-            reader, writer = await asyncio.open_unix_connection(self.path)
+            async with asyncio.timeout(self._timeout_s):
+                reader, writer = await asyncio.open_unix_connection(self.path)
         except OSError as error:
             raise _gone(self.path, error) from error
         target = f"/containers/{container}/attach?stream=1&stdin=1&stdout=1&stderr=1"
@@ -97,7 +98,8 @@ class Engine:
             "Content-Length: 0\r\n\r\n".encode()
         )
         try:
-            head = await reader.readuntil(b"\r\n\r\n")
+            async with asyncio.timeout(self._timeout_s):
+                head = await reader.readuntil(b"\r\n\r\n")
         except (OSError, EOFError) as error:
             writer.close()
             raise _gone(self.path, error) from error

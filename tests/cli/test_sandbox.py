@@ -38,3 +38,10 @@ def test_a_sandbox_that_cannot_start_is_one_line(capsys: pytest.CaptureFixture[s
 def test_what_is_misspelt_is_named(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sandbox", "check", *words]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["sandbox.options.mirrr=x", "image"], ["sandbox.options.mirror=x"]])
+def test_a_pull_that_is_misspelt_is_not_called_a_check(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sandbox", "pull", "docker", *words]) == 2
+    said = capsys.readouterr().err
+    assert "agentrl sandbox" in said and "check" not in said

@@ -211,3 +211,13 @@ async def test_a_machine_that_forbids_namespaces_is_told_the_remedy(
     (missing,) = (await bubblewrap.preflight()).missing
     assert "No permissions to create new namespace" in missing and "--cap-add SYS_ADMIN" in missing
     assert missing.isprintable() and not cgroups("test")
+
+
+async def test_a_command_cannot_slow_down_the_server_of_its_box(bubblewrap: BubblewrapBackend) -> None:
+    """By its user, which is the server's, too. Its own priority is its own."""
+    box = await bubblewrap.start(SandboxSpec())
+    code = "import os; os.setpriority(os.PRIO_{}, 0, 5); print(open('/proc/1/stat').read().split()[18])"
+    refused = await box.exec(["python3", "-c", code.format("USER")], timeout_s=20)
+    assert refused.exit_code == 1 and b"PermissionError" in refused.stderr
+    assert (await box.exec(["python3", "-c", code.format("PROCESS")], timeout_s=20)).stdout == b"0\n"
+    await box.stop()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from agentrl.sandboxes.bubblewrap import cgroups
 from agentrl.sandboxes.bubblewrap.cgroups import Parents
 
 
@@ -53,3 +56,10 @@ def test_a_container_sees_the_part_that_is_its_own(tmp_path: Path) -> None:
 def test_a_machine_without_cgroups_has_none(tmp_path: Path) -> None:
     assert Parents.find(machine(tmp_path, [], "")).folders == {}
     assert Parents.find(tmp_path / "nowhere").folders == {}
+
+
+def test_a_sweep_counts_only_what_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "REMOVE_S", 0.05)
+    (tmp_path / "agentrl-box-00000000-1-1-1-kept" / "held").mkdir(parents=True)
+    (tmp_path / "agentrl-box-00000000-1-1-1-free").mkdir()
+    assert Parents(folders={"memory": tmp_path, "pids": tmp_path}, is_v2=True).sweep() == 1

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import asyncio
 import json
+import shutil
 import subprocess
 import sys
+import tempfile
 from importlib import resources
 from pathlib import Path
 
@@ -68,6 +70,7 @@ async def test_what_was_not_agreed_ends_this_channel_and_no_other(what: str) -> 
         {"streams": [[99, 0, 0], [0, 0, 0]], "exit_code": 0, "timed_out": False, "shell_ended": False, "seconds": 1},
         {"streams": [[-3, 0, 0], [6, 0, 0]], "exit_code": 0, "timed_out": False, "shell_ended": False, "seconds": 1},
         {"streams": [[3, 0, 0]] * 3, "exit_code": 0, "timed_out": False, "shell_ended": False, "seconds": 1},
+        {"streams": [[3, 0, 0], [0, 0, 0]], "exit_code": 0, "timed_out": 0, "shell_ended": 0, "seconds": 10**400},
         {"streams": 5, "exit_code": 0, "timed_out": False, "shell_ended": False, "seconds": "soon"},
     ],
 )
@@ -158,3 +161,40 @@ async def test_more_commands_than_a_box_takes_are_results_and_no_faults() -> Non
 def test_an_archive_that_is_none_is_named() -> None:
     with pytest.raises(ValueError, match="no tar archive"):
         check_archive(b"x" * 1000)
+
+
+async def test_an_error_number_that_is_none_is_an_error_all_the_same() -> None:
+    text = b'{"errno": 1%s}' % (b"0" * 40)
+    box = await puppet(HEADER.pack(1, len(text), 0) + text)
+    with pytest.raises(OSError, match="nowhere"):
+        await box.client.ask({"do": "read", "path": "nowhere"}, limit_s=20)
+    await box.stop()
+
+
+async def test_a_box_that_cannot_be_stopped_keeps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = LocalBackend(LocalOptions(unsafe=True), run="test")
+    stuck, other = [await backend.start(SandboxSpec()) for _ in range(2)]
+    end = stuck.end
+
+    async def fail() -> None:
+        await end()
+        raise SandboxError("the engine doesn't answer", SandboxFault.UNAVAILABLE)
+
+    monkeypatch.setattr(stuck, "end", fail)
+    await backend.close()
+    assert other.is_stopped
+
+
+async def test_a_sweep_counts_what_it_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is another user's stays, and is no box that was removed."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for number in range(2):
+        (tmp_path / f"agentrl-box-00000000-1-1-1-{number}").mkdir()
+    removing = shutil.rmtree
+
+    def refused(path: Path, **options: bool) -> None:
+        if not path.name.endswith("-0"):
+            removing(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", refused)
+    assert await LocalBackend(LocalOptions(unsafe=True), run="test").sweep() == 1

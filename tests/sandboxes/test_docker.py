@@ -22,6 +22,7 @@ from agentrl.errors import SandboxError, SandboxFault
 from agentrl.sandbox import SandboxSpec
 from agentrl.sandboxes.docker import leftovers
 from agentrl.sandboxes.docker.backend import DockerBackend
+from agentrl.sandboxes.docker.engine import Engine
 from agentrl.testing.sandbox import check, says, verify
 from tests.docker_engine import IMAGE, real_engine
 
@@ -311,3 +312,18 @@ async def _until(holds: Callable[[], bool], limit_s: float = 20.0) -> None:
     while not holds():
         assert time.monotonic() < ends_at, "too late"
         await asyncio.sleep(0.1)
+
+
+async def test_an_engine_that_hangs_is_given_up(tmp_path: Path) -> None:
+    """It takes a connection, and never says a word."""
+    accepted: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_unix_server(lambda _, writer: accepted.append(writer), tmp_path / "socket")
+    engine = Engine(str(tmp_path / "socket"), timeout_s=0.2)
+    with pytest.raises(SandboxError, match="doesn't answer") as raised:
+        async with asyncio.timeout(20):
+            await engine.attach("box")
+    assert raised.value.kind is SandboxFault.UNAVAILABLE
+    for writer in accepted:
+        writer.close()
+    server.close()
+    await server.wait_closed()

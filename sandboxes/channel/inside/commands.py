@@ -128,7 +128,9 @@ class Shell:
             self.tree.drain()
             self.tree.deadline = None
             run, self.run = self.run, None
-            run.finish(int(code[0]) if code and code[0].isdigit() else 1, shell_ended=self.has_ended)
+            # A command can reach the mark's pipe. What it writes there must not look like a box that is broken.
+            is_code = bool(code) and code[0].isdigit() and len(code[0]) <= 3
+            run.finish(min(int(code[0]), 255) if is_code else 1, shell_ended=self.has_ended)
             self.has_ended = False
 
     def gone(self, exit_code: int) -> None:
