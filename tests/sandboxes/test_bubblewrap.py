@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pwd
 import signal
 import subprocess
 import sys
@@ -33,6 +34,8 @@ async def main():
     await asyncio.gather(*running)
 asyncio.run(main())
 """
+OWN_HOME = Path(pwd.getpwuid(os.geteuid()).pw_dir)
+"""Others can't enter it, whatever HOME says."""
 OPEN_TO_ALL = """
 top=$1 home=$HOME_OF_TESTS
 shift
@@ -154,7 +157,7 @@ def test_a_user_without_rights_has_boxes_that_are_as_closed(_bubblewrap_runs: No
         "fork_bomb",
     ]
     other = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all"]
-    environment = {"PATH": os.environ["PATH"], "HOME": "/tmp", "HOME_OF_TESTS": str(Path.home())}
+    environment = {"PATH": os.environ["PATH"], "HOME": "/tmp", "HOME_OF_TESTS": str(OWN_HOME)}
     words = ["unshare", "--mount", "sh", "-ec", OPEN_TO_ALL, "-", str(tmp_path), *map(str, needed()), "--"]
     words += [*other, sys.executable, "-c", CHECK_AS_OTHER, *checks]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, cwd="/")
@@ -166,7 +169,7 @@ def needed() -> list[Path]:
     """What the tests' interpreter reads below a home that others can't enter."""
     paths = {Path(sys.base_prefix).resolve(), Path(sys.prefix), Path(agentrl.__file__).parents[1]}
     paths |= {Path(entry) for entry in sys.path if Path(entry).is_dir()}
-    return sorted(path for path in paths if path.is_relative_to(Path.home()))
+    return sorted(path for path in paths if path.is_relative_to(OWN_HOME))
 
 
 BAD_SPECS = {
