@@ -21,10 +21,12 @@ has_engine() { docker version; } >/dev/null 2>&1
 has_image() { docker image inspect "$image"; } >/dev/null 2>&1
 can_install() { [ "$(id -u)" = 0 ] && command -v apt-get; } >/dev/null
 
+# What can't be had is told here and by `check`; the rest goes on.
 apt_install() {
-    [ -n "${apt_is_fresh:-}" ] || apt-get update -qq
+    [ -n "${apt_is_fresh:-}" ] || apt-get update -qq || true
     apt_is_fresh=1
-    DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends "$@" >/dev/null
+    DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends "$@" >/dev/null ||
+        echo "apt can't install $*" >&2
 }
 
 # The tests start servers of their own, so Debian's needn't run.
@@ -38,7 +40,8 @@ install_postgresql() {
 install_engine() {
     if has_engine || ! can_install; then return; fi
     command -v dockerd >/dev/null || apt_install docker.io
-    if [ -d /run/systemd/system ]; then systemctl start docker; else start_engine; fi
+    command -v dockerd >/dev/null || return 0
+    if [ -d /run/systemd/system ]; then systemctl start docker || true; else start_engine; fi
 }
 
 # Without systemd nobody else starts one. No box has a network, so the engine needs no bridge and no firewall rules.
@@ -74,6 +77,7 @@ mount_cgroups() {
 make_image() {
     if has_image || ! has_engine || ! can_install; then return; fi
     command -v debootstrap >/dev/null || apt_install debootstrap
+    command -v debootstrap >/dev/null || return 0
     folder=$(mktemp -d)
     trap 'rm -rf "$folder"' EXIT
     codename=$(. /etc/os-release && echo "$VERSION_CODENAME")
@@ -84,7 +88,7 @@ make_image() {
     rm -rf "$folder"/root/var/cache/apt/archives/*.deb "$folder"/root/var/lib/apt/lists/* "$folder"/root/usr/share/doc/*
     tar --create --directory "$folder/root" --exclude ./dev --exclude ./proc --exclude ./sys . |
         docker import --change 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' \
-            --change 'CMD ["/bin/bash"]' - "$image" >/dev/null
+            --change 'CMD ["/bin/bash"]' - "$image" >/dev/null || echo "the image $image can't be made" >&2
 }
 
 check() {
