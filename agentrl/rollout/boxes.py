@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -126,20 +125,16 @@ class Boxes:
         for _ in range(num_ahead, self.config.warm):
             if not self.room.try_enter(self._memory_bytes(spec)):
                 return
-            ahead = _Ahead(kind, self._memory_bytes(spec), asyncio.create_task(self._start_or_none(spec)))
-            ahead.start.add_done_callback(partial(self._leave_without_box, ahead.memory_bytes))
-            self._put(ahead)
+            self._put(_Ahead(kind, self._memory_bytes(spec), asyncio.create_task(self._start_or_leave(spec))))
 
-    async def _start_or_none(self, spec: SandboxSpec) -> Sandbox | None:
+    async def _start_or_leave(self, spec: SandboxSpec) -> Sandbox | None:
         try:
             return await self._start(spec)
-        except SandboxError:
+        except BaseException as error:
+            self.room.leave(self._memory_bytes(spec))
+            if not isinstance(error, SandboxError):
+                raise
             return None  # whoever needs it will see the same, and say so
-
-    def _leave_without_box(self, memory_bytes: int, start: asyncio.Task[Sandbox | None]) -> None:
-        """Not in the task itself: one that is cancelled before its first step runs nothing."""
-        if start.cancelled() or start.exception() is not None or start.result() is None:
-            self.room.leave(memory_bytes)
 
     def _put(self, ahead: _Ahead) -> None:
         loop = asyncio.get_running_loop()

@@ -260,14 +260,3 @@ def test_options_are_checked_by_their_backend(values: dict[str, Any], message: s
 def test_an_unknown_backend_is_named_with_near_ones() -> None:
     with pytest.raises(PluginError, match=r"unknown sandbox 'fautly'; known: .*faulty"):
         SandboxConfig(backend="fautly")
-
-
-@pytest.mark.parametrize("num_turns", range(1, 9))
-async def test_room_is_free_again_when_a_start_ahead_ends_before_its_first_step(num_turns: int) -> None:
-    """A box that is to be started ahead gives way at once to another kind, which came some turns of the loop later."""
-    async with open_boxes(max_boxes=2, warm=1, max_memory_gib=100) as (boxes, _), asyncio.timeout(20):
-        first = asyncio.create_task(boxes.take(SPEC, hold_s=60))
-        for _ in range(num_turns):
-            await asyncio.sleep(0)
-        second = await boxes.take(OTHER, hold_s=60)
-        await asyncio.gather(second.stop(), (await first).stop())

@@ -187,6 +187,13 @@ async def test_a_spec_that_no_box_can_be_made_from_is_refused(message: str, bubb
         await bubblewrap.start(BAD_SPECS[message])
 
 
+async def test_a_base_that_is_missing_is_as_an_image_that_is(bubblewrap: BubblewrapBackend) -> None:
+    """The run goes on without its tasks, and doesn't try again and again."""
+    with pytest.raises(SandboxError) as raised:
+        await bubblewrap.start(SandboxSpec(base="/no/such/folder"))
+    assert raised.value.kind is SandboxFault.IMAGE
+
+
 async def test_a_file_of_the_spec_that_does_not_fit_is_an_error_and_leaves_no_box(
     bubblewrap: BubblewrapBackend,
 ) -> None:
