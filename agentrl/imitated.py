@@ -46,8 +46,8 @@ def _check(run: RunRecord, model: Path) -> None:
 
 
 def _samples(store: Store, run: RunRecord) -> Iterator[Sample]:
-    found = store.find_trajectories(run=run.id)
-    ids = [one.id for one in reversed(found) if one.purpose is not Purpose.EVAL and one.stop_reason is not None]
+    found = store.find_trajectories(run=run.id, oldest_first=True)
+    ids = [one.id for one in found if one.purpose is not Purpose.EVAL and one.stop_reason is not None]
     for id in ids:
         yield store.load_sample(id)
 

@@ -68,7 +68,7 @@ class ExecResult:
     timed_out: bool = False
     """It and everything that it started were killed at the limit (R4); what was printed until then is here."""
     out_of_memory: bool = False
-    """The box's memory limit killed it or one of its children."""
+    """The box's memory limit killed it or one of its children, or a background job since the command before."""
     shell_ended: bool = False
     """The session's shell ended (limit, `exit`, a kill), by this command or since the one before: its folder, variables
     and jobs are gone."""

@@ -41,7 +41,7 @@ class StoredGroups:
         """The groups of a step. Raises ConfigError for a conversation that is longer than the model's `window`."""
         groups = [store.load_group(id) for id in self.batches[step]]
         for group in groups:
-            longest = max(_num_tokens(sample.trajectory) for sample in group.samples)
+            longest = max((turn.num_ids for sample in group.samples for turn in sample.trajectory.turns), default=0)
             if longest > window:
                 raise ConfigError(
                     f"source.runs: a conversation of group {group.id} has {longest} tokens, and the model takes "
@@ -179,10 +179,6 @@ def _first_trajectory(store: Store, group: str) -> Trajectory:
     """One in which the policy was asked for something: a fault may have come before that."""
     samples = store.load_group(group).samples
     return next(sample.trajectory for sample in samples if sample.trajectory.turns_of())
-
-
-def _num_tokens(trajectory: Trajectory) -> int:
-    return max((turn.keep + len(turn.prompt_ids) + len(turn.sampled_ids) for turn in trajectory.turns), default=0)
 
 
 def _write(file: Path, stored: StoredGroups) -> None:

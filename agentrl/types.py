@@ -265,6 +265,11 @@ class Turn:
     """Seconds by phase: render, sample, tools, env."""
 
     @property
+    def num_ids(self) -> int:
+        """Of the turn's context and of what was sampled in it."""
+        return self.keep + len(self.prompt_ids) + len(self.sampled_ids)
+
+    @property
     def versions(self) -> list[int]:
         """The policy version of every sampled id; -1 where the sampler is no engine."""
         versions = [-1] * len(self.sampled_ids)
@@ -311,8 +316,7 @@ class Trajectory:
     @property
     def num_prefix_breaks(self) -> int:
         """Turns that don't keep all of their parent: branches, where a history was written anew."""
-        lengths = [turn.keep + len(turn.prompt_ids) + len(turn.sampled_ids) for turn in self.turns]
-        return sum(turn.parent is not None and turn.keep < lengths[turn.parent] for turn in self.turns)
+        return sum(turn.parent is not None and turn.keep < self.turns[turn.parent].num_ids for turn in self.turns)
 
     def turns_of(self, agent: str = "main") -> list[Turn]:
         """One agent's turns: the policy's are those of "main"; user simulators and judges have names of their own."""

@@ -14,12 +14,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field
 
 from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, Oracle, StepResult
 from agentrl.envs.code_tests_box import Trial, Verdict, try_code
 from agentrl.envs.code_tests_tasks import Problem, human_eval, read
-from agentrl.envs.dataset_files import digest
+from agentrl.envs.dataset_files import FilesConfig
 from agentrl.errors import ConfigError, SandboxError, SandboxFault
 from agentrl.sandbox import SandboxSpec
 from agentrl.tool import Tool, ToolContext, ToolResult, tool
@@ -42,7 +42,7 @@ MAX_SHOWN_FAILURES = 5
 _BLOCK = re.compile(r"^```[^\n`]*\n(.*?)^```", re.M | re.S)
 
 
-class CodeTestsConfig(EnvironmentConfig):
+class CodeTestsConfig(FilesConfig):
     """Options of the code_tests environment."""
 
     path: str | None = None
@@ -58,26 +58,6 @@ class CodeTestsConfig(EnvironmentConfig):
     """Of one test."""
     image: str | None = None
     """A container image with python3; None: what the backend offers."""
-    sha256: str | None = None
-    """Of the file. Filled in at start and stored with the run, so that a changed file is noticed on resume."""
-
-    @field_validator("path")
-    @classmethod
-    def _is_there(cls, path: str | None) -> str | None:
-        if path is not None and not Path(path).expanduser().is_file():
-            raise ValueError(f"no file there (looked from {Path.cwd()})")
-        return path
-
-    @model_validator(mode="after")
-    def _fingerprint(self) -> CodeTestsConfig:
-        try:
-            found = digest([Path(self.path).expanduser()]) if self.path else None
-        except OSError as error:
-            raise ValueError(f"can't read {error.filename}: {error.strerror}") from None
-        if self.sha256 is not None and self.sha256 != found:
-            raise ValueError(f"{self.path} holds other data than env.sha256 says; leave that out to take it as it is")
-        self.sha256 = found
-        return self
 
 
 class CodeTests(Environment):

@@ -11,18 +11,18 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field
 
 from agentrl import plugins
 from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, Oracle
 from agentrl.envs import rewards
-from agentrl.envs.dataset_files import Example, digest, read
+from agentrl.envs.dataset_files import Example, FilesConfig, read
 from agentrl.errors import ConfigError
 from agentrl.tool import FunctionTool, Tool, tool
 from agentrl.types import Artifacts, Grade, Message, Task, Trajectory, derive_seed
 
 
-class DatasetConfig(EnvironmentConfig):
+class DatasetConfig(FilesConfig):
     """Options of the dataset environment."""
 
     path: str | None = None
@@ -44,26 +44,6 @@ class DatasetConfig(EnvironmentConfig):
     """Names from the entry-point group agentrl.tools, or pkg.module:function."""
     system: str | None = None
     """System message where an example has none of its own."""
-    sha256: str | None = None
-    """Of the files. Filled in at start and stored with the run, so that a changed file is noticed on resume."""
-
-    @field_validator("path", "held_out_path")
-    @classmethod
-    def _is_there(cls, path: str | None) -> str | None:
-        if path is not None and not Path(path).expanduser().is_file():
-            raise ValueError(f"no file there (looked from {Path.cwd()})")
-        return path
-
-    @model_validator(mode="after")
-    def _fingerprint(self) -> DatasetConfig:
-        try:
-            found = digest(self.paths) if self.path else None
-        except OSError as error:
-            raise ValueError(f"can't read {error.filename}: {error.strerror}") from None
-        if self.sha256 is not None and self.sha256 != found:
-            raise ValueError(f"{self.path} holds other data than env.sha256 says; leave that out to take it as it is")
-        self.sha256 = found
-        return self
 
     @property
     def paths(self) -> list[Path]:

@@ -7,10 +7,11 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic import JsonValue, TypeAdapter, ValidationError, field_validator, model_validator
 
+from agentrl.environment import EnvironmentConfig
 from agentrl.errors import ConfigError
 from agentrl.types import Message
 
@@ -19,6 +20,37 @@ ANSWER_COLUMNS = ("answer", "solution", "target", "label")
 MAX_SHOWN_COLUMNS = 20
 _JSON: TypeAdapter[JsonValue] = TypeAdapter(JsonValue)
 Record = dict[str, Any]
+
+
+class FilesConfig(EnvironmentConfig):
+    """Base of the options of environments whose tasks are in files."""
+
+    path: str | None = None
+    sha256: str | None = None
+    """Of the files. Filled in at start and stored with the run, so that a changed file is noticed on resume."""
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files."""
+        return [Path(self.path).expanduser()] if self.path else []
+
+    @field_validator("path", "held_out_path", check_fields=False)
+    @classmethod
+    def _is_there(cls, path: str | None) -> str | None:
+        if path is not None and not Path(path).expanduser().is_file():
+            raise ValueError(f"no file there (looked from {Path.cwd()})")
+        return path
+
+    @model_validator(mode="after")
+    def _fingerprint(self) -> Self:
+        try:
+            found = digest(self.paths) if self.path else None
+        except OSError as error:
+            raise ValueError(f"can't read {error.filename}: {error.strerror}") from None
+        if self.sha256 is not None and self.sha256 != found:
+            raise ValueError(f"{self.path} holds other data than env.sha256 says; leave that out to take it as it is")
+        self.sha256 = found
+        return self
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from agentrl import plugins
+from agentrl.cli.columns import print_plugins
 from agentrl.visible import visible
 
 
@@ -31,10 +32,7 @@ def run(options: argparse.Namespace) -> int:
 
 def list_environments(options: argparse.Namespace) -> int:
     """One line per environment; a broken one with its reason."""
-    for info in plugins.describe("agentrl.envs"):
-        name, distribution, version, state = map(visible, info)
-        print(f"{name:20} {distribution:20} {version:10} {state}")
-    return 0
+    return print_plugins("agentrl.envs")
 
 
 def new_environment(options: argparse.Namespace) -> int:

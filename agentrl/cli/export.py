@@ -14,9 +14,10 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from agentrl.cli.common import add_db_argument, existing_database
+from agentrl.cli.selection import add_selection, selection
 from agentrl.errors import ConfigError
 from agentrl.interrupts import Terminated
-from agentrl.types import Purpose, StopReason
+from agentrl.types import StopReason
 from agentrl.visible import one_line
 
 if TYPE_CHECKING:
@@ -34,16 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_db_argument(parser)
     which = parser.add_argument_group("which trajectories (all that is given must hold)")
     which.add_argument("--id", dest="ids", action="append", default=[], help="this one; may be repeated")
-    which.add_argument("--run", dest="of_run", metavar="RUN", help="of a run: its folder's name, or its id")
     which.add_argument("--group", help="of a group")
-    which.add_argument("--step", type=int, metavar="N", help="that this step of --run trained on")
-    which.add_argument("--env", help="of an environment")
     which.add_argument("--split", help="whose task is of this split")
-    which.add_argument("--purpose", choices=[str(one) for one in Purpose], help="of groups for this")
-    which.add_argument("--stop-reason", choices=[str(one) for one in StopReason], help="that ended so")
-    which.add_argument("--min-reward", type=float, help="by the latest grade")
-    which.add_argument("--max-reward", type=float, help="by the latest grade")
-    which.add_argument("--text", help="in which this was written, asked or given by a tool")
+    add_selection(which, [str(reason) for reason in StopReason])
     which.add_argument("--best-of-group", action="store_true", help="of each group the one with the highest reward")
     how = parser.add_argument_group("how")
     how.add_argument("--with", dest="columns", choices=COLUMNS, nargs="+", default=[], help="of tokens: for each id")
@@ -86,26 +80,11 @@ def _order(store: Store, options: argparse.Namespace) -> Order:
 
 
 def _selection(store: Store, options: argparse.Namespace) -> Selection:
-    """A step's trajectories may be another run's: with --step, --run is who trained on them."""
-    if options.step is not None and options.of_run is None:
-        raise ConfigError("--step N is a run's: add --run RUN")
-    run = None if options.of_run is None else store.find_run(options.of_run).id
-    step = None if run is None or options.step is None else (run, options.step)
-    if step and options.step not in {one.id for one in store.steps(step[0])}:
-        raise ConfigError(f"run {run} has no step {options.step}; agentrl runs {run} tells what it has")
-    return {
-        "ids": [store.resolve("trajectory", id) for id in options.ids] or None,
-        "run": None if step else run,
-        "group": None if options.group is None else store.resolve("group", options.group),
-        "step": step,
-        "env": options.env,
-        "split": options.split,
-        "purpose": options.purpose and Purpose(options.purpose),
-        "stop_reason": options.stop_reason and StopReason(options.stop_reason),
-        "min_reward": options.min_reward,
-        "max_reward": options.max_reward,
-        "text": options.text,
-    }
+    which = selection(store, options)
+    which["ids"] = [store.resolve("trajectory", id) for id in options.ids] or None
+    which["group"] = None if options.group is None else store.resolve("group", options.group)
+    which["split"] = options.split
+    return which
 
 
 def _tools(name: str) -> list[dict[str, Any]]:

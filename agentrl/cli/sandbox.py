@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from agentrl import plugins
 from agentrl.cli import sandbox_cleanup, sandbox_pull
+from agentrl.cli.columns import print_plugins
 from agentrl.config_sandbox import SandboxConfig
 from agentrl.errors import ConfigError
 from agentrl.visible import one_line, visible
@@ -46,10 +47,7 @@ def run(options: argparse.Namespace) -> int:
 
 def list_sandboxes(options: argparse.Namespace) -> int:
     """One line per sandbox; a broken one with its reason."""
-    for info in plugins.describe("agentrl.sandboxes"):
-        name, distribution, version, state = map(visible, info)
-        print(f"{name:20} {distribution:20} {version:10} {state}")
-    return 0
+    return print_plugins("agentrl.sandboxes")
 
 
 def check_sandbox(options: argparse.Namespace) -> int:

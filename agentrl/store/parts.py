@@ -75,13 +75,8 @@ def check_parent(trajectory: Trajectory, place: int) -> None:
     turn = trajectory.turns[place]
     if turn.index != place or (turn.parent is not None and not 0 <= turn.parent < place):
         raise StoreError(f"turn {turn.index} with parent {turn.parent} in place {place}")
-    if not 0 <= turn.keep <= (0 if turn.parent is None else num_ids(trajectory.turns[turn.parent])):
+    if not 0 <= turn.keep <= (0 if turn.parent is None else trajectory.turns[turn.parent].num_ids):
         raise StoreError(f"turn {turn.index} keeps {turn.keep} ids, more than its parent has, or fewer than none")
-
-
-def num_ids(turn: Turn) -> int:
-    """Of the turn's context and of what was sampled in it."""
-    return turn.keep + len(turn.prompt_ids) + len(turn.sampled_ids)
 
 
 class TurnRecords(NamedTuple):

@@ -14,7 +14,7 @@ from sqlalchemy.orm import aliased
 
 from agentrl.errors import StoreError
 from agentrl.store.damage import READERS, UNREADABLE, Damage, damage_of, damaged, named
-from agentrl.store.parts import check_lengths, check_parent, num_ids
+from agentrl.store.parts import check_lengths, check_parent
 from agentrl.store.reading import load_sample
 from agentrl.store.sealing import seal
 from agentrl.store.tables import Base, Grades, StepRows, Trajectories, table
@@ -86,7 +86,7 @@ def _rows(connection: Connection, trajectory: Trajectory) -> Iterator[Damage]:
         row = read_step_row(record)
         if row.end_turn >= len(trajectory.turns):
             continue  # it dangles, and was named so
-        length = num_ids(trajectory.turns[row.end_turn])
+        length = trajectory.turns[row.end_turn].num_ids
         beyond = [span for span in row.weights if span[1] > length]
         if beyond:
             what = f"step {record['step_id']} of run {record['run_id']} weighs ids [{beyond[0][0]}, {beyond[0][1]})"

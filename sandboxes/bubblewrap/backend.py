@@ -15,13 +15,13 @@ from agentrl.errors import SandboxError, SandboxFault
 from agentrl.sandbox import Preflight, SandboxOptions, SandboxSpec
 from agentrl.sandboxes.bubblewrap.cgroups import CONTROLLERS, Parents
 from agentrl.sandboxes.bubblewrap.layout import Layout, python, python_path
-from agentrl.sandboxes.bubblewrap.system_calls import filter_program
 from agentrl.sandboxes.bubblewrap.taken import Taken
 from agentrl.sandboxes.channel.backend import ChannelBackend
 from agentrl.sandboxes.channel.box import PATH, ChannelSandbox
 from agentrl.sandboxes.channel.process import BoxProcess
 from agentrl.sandboxes.channel.program import program
 from agentrl.sandboxes.owners import name_of_ours
+from agentrl.sandboxes.system_calls import filter_program
 
 T = TypeVar("T")
 _COUNT = itertools.count()
@@ -55,7 +55,7 @@ class BubblewrapSandbox(ChannelSandbox):
         super().__init__(process.client, spec, environment={"PATH": python_path() + PATH})
         self._process, self._taken = process, taken
 
-    def num_out_of_memory(self) -> int:
+    async def num_out_of_memory(self) -> int:
         return self._taken.group.num_out_of_memory() if self._taken.group else 0
 
     async def end(self) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from agentrl.sandbox import SandboxSpec
 from agentrl.sandboxes.bubblewrap.cgroups import Cgroup, Parents
-from agentrl.sandboxes.bubblewrap.system_calls import filter_program
 from agentrl.sandboxes.bubblewrap.users import BoxUser
+from agentrl.sandboxes.system_calls import filter_program
 
 
 @dataclass(kw_only=True, slots=True)

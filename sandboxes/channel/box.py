@@ -7,6 +7,7 @@ import io
 import tarfile
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from posixpath import normpath
 from types import MappingProxyType
 from typing import Any
@@ -40,6 +41,7 @@ class ChannelSandbox(Sandbox):
         self._client = client
         self._environment = {"PATH": PATH, "HOME": "/tmp", "LANG": "C.UTF-8", **environment, **spec.environment}
         self._ending: asyncio.Future[None] | None = None
+        self._num_out_of_memory = 0
 
     @abstractmethod
     async def end(self) -> None:
@@ -55,7 +57,7 @@ class ChannelSandbox(Sandbox):
             self._ending = asyncio.ensure_future(self.end())
         await asyncio.shield(self._ending)
 
-    def num_out_of_memory(self) -> int:
+    async def num_out_of_memory(self) -> int:
         """How many processes the box's memory limit has killed."""
         return 0
 
@@ -105,7 +107,6 @@ class ChannelSandbox(Sandbox):
         return True
 
     async def _run(self, request: dict[str, Any], stdin: bytes, *, num_streams: int) -> ExecResult:
-        killed_before = self.num_out_of_memory()
         limit_s, max_bytes = request["timeout_s"] + GRACE_S, num_streams * (request["max_output_bytes"] + 1)
         try:
             told, body = await self._client.ask(request, stdin, limit_s=limit_s, max_bytes=max_bytes)
@@ -113,11 +114,13 @@ class ChannelSandbox(Sandbox):
             why = f"can't run this: {error.strerror}\n".encode()
             return ExecResult(exit_code=126, stdout=b"" if num_streams > 1 else why, stderr=why * (num_streams > 1))
         try:
-            return _result(told, body, num_streams, out_of_memory=self.num_out_of_memory() > killed_before)
+            result = _result(told, body, num_streams)
         except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise SandboxError(
                 f"box {self._client.name} doesn't keep to its protocol: {error!r}", SandboxFault.CHANNEL
             ) from error
+        before, self._num_out_of_memory = self._num_out_of_memory, await self.num_out_of_memory()
+        return replace(result, out_of_memory=self._num_out_of_memory > before)
 
 
 class ChannelSession(Session):
@@ -172,7 +175,7 @@ def _limits(timeout_s: float, max_output_bytes: int) -> dict[str, Any]:
     return {"timeout_s": timeout_s, "max_output_bytes": max_output_bytes}
 
 
-def _result(told: dict[str, Any], body: bytes, num_streams: int, *, out_of_memory: bool) -> ExecResult:
+def _result(told: dict[str, Any], body: bytes, num_streams: int) -> ExecResult:
     """Raises KeyError, TypeError, ValueError for what isn't as agreed."""
     streams, start, num_left_out = [], 0, 0
     for kept, head, left_out in told["streams"]:
@@ -186,7 +189,6 @@ def _result(told: dict[str, Any], body: bytes, num_streams: int, *, out_of_memor
         stdout=streams[0],
         stderr=b"".join(streams[1:]),
         timed_out=told["timed_out"] is True,
-        out_of_memory=out_of_memory,
         shell_ended=told["shell_ended"] is True,
         num_left_out_bytes=num_left_out,
         seconds=float(told["seconds"]),

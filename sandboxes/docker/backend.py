@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import SandboxError, SandboxFault
 from agentrl.sandbox import Preflight, SandboxOptions, SandboxSpec
-from agentrl.sandboxes.bubblewrap.system_calls import filter_program
 from agentrl.sandboxes.channel.backend import ChannelBackend
 from agentrl.sandboxes.channel.client import Client
 from agentrl.sandboxes.channel.program import program
@@ -31,6 +30,7 @@ from agentrl.sandboxes.docker.engine import Engine
 from agentrl.sandboxes.docker.images import Image, Images
 from agentrl.sandboxes.docker.limits import host_config
 from agentrl.sandboxes.docker.options import DockerOptions
+from agentrl.sandboxes.system_calls import filter_program
 
 if TYPE_CHECKING:
     from docker import APIClient

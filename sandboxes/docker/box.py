@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any
 
-from agentrl.sandbox import ExecResult, SandboxSpec
+from agentrl.sandbox import SandboxSpec
 from agentrl.sandboxes.channel.box import ChannelSandbox
 from agentrl.sandboxes.channel.client import Client
 from agentrl.sandboxes.docker.engine import Engine
@@ -28,18 +26,12 @@ class DockerSandbox(ChannelSandbox):
         super().__init__(client, spec, environment=environment)
         self.container = container
         self._engine = engine
-        self._num_killed = 0
 
     async def end(self) -> None:
         await self._client.close()
         await self._engine.call(lambda client: remove(client, self.container))
 
-    async def _run(self, request: dict[str, Any], stdin: bytes, *, num_streams: int) -> ExecResult:
-        result = await super()._run(request, stdin, num_streams=num_streams)
-        before, self._num_killed = self._num_killed, await self._count_killed()
-        return replace(result, out_of_memory=self._num_killed > before)
-
-    async def _count_killed(self) -> int:
+    async def num_out_of_memory(self) -> int:
         """Of all processes in the box; the engine itself tells of the first one only."""
         for path in COUNTERS:
             with suppress(OSError):

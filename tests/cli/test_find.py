@@ -43,7 +43,6 @@ def test_each_option_narrows(database: str, capsys: pytest.CaptureFixture[str]) 
     assert found(database, capsys, "--stop-reason", "max_turns") == ["t2"]
     assert found(database, capsys, "--stop-reason", "running") == []
     assert found(database, capsys, "--purpose", "train") == []
-    assert found(database, capsys, "--run", "toy run", "--step", "0") == []
     assert found(database, capsys, "--limit", "1", "--after", "t1") == ["t0"]
 
 
@@ -61,6 +60,7 @@ def test_a_table_is_printed_and_the_next_page_is_told(database: str, capsys: pyt
     ("words", "code", "says"),
     [
         (["--step", "0"], 2, "--step needs the run that trained"),
+        (["--step", "0", "--run", "toy run"], 2, "has no step 0"),
         (["--min-reward", "1", "--max-reward", "0"], 2, "no reward is at least 1"),
         (["--run", "nope"], 1, "no run id starts with 'nope'"),
         (["--after", "nope"], 1, "no trajectory id starts with 'nope'; near: t0, t1, t2"),
