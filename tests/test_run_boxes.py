@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from agentrl.cli.compose import load_config
 from agentrl.cli.display import closing_lines
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, ReplayError
 from agentrl.progress import Silent, Summary
 from agentrl.replay.environment import check_environment
 from agentrl.replay.grading import regrade
@@ -101,3 +102,19 @@ async def test_g11_a_run_goes_on_without_the_tasks_whose_image_is_missing_and_sa
     assert [event["image"] for event in metrics if event["kind"] == "image_missing"] == ["gone:1"]
     assert "left out, not measured: the tasks in 1 images (gone:1)" in closing_lines(summary)
     assert "pull it" in summary.missing_images["gone:1"]
+
+
+async def test_an_image_that_is_gone_is_named_with_what_made_the_run(tmp_path: Path) -> None:
+    """A replay finds no difference then: it can't be had."""
+
+    class Moved(Writes):
+        def sandbox(self, task: Task) -> SandboxSpec | None:
+            return SandboxSpec(image="gone:1")
+
+    await evaluate(tmp_path, "writes", FAULTY)
+    with Store.open(str(tmp_path / "runs" / "agentrl.db")) as store:
+        recorded = load(store, store.find_trajectories(run=store.runs()[0].id)[0].id)
+    sandbox = recorded.config.sandbox.model_copy(update={"options": {"missing_images": ["gone:1"]}})
+    config = recorded.config.model_copy(update={"sandbox": sandbox})
+    with pytest.raises(ReplayError, match=r"image gone:1 isn't there: pull it.* was made with .*writing-envs 1\.0"):
+        await check_environment(replace(recorded, config=config, env_class=Moved), Unrendered())

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from agentrl.environment import Environment
+from agentrl.errors import ReplayError
 from agentrl.replay.difference import Difference, endings_differ, turns_differ
 from agentrl.replay.recorded import Recorded
 from agentrl.replay.samplers import RecordedChat, RecordedEnding, ReplaySampler
@@ -35,7 +36,10 @@ class Outcome:
 
 
 async def check_environment(recorded: Recorded, renderer: Renderer | Unrendered) -> Outcome:
-    """Play the recorded actions again; where something differs, once more. Nothing is stored."""
+    """Play the recorded actions again; where something differs, once more. Nothing is stored.
+
+    Raises ReplayError where the box that they were played in can't be had any more.
+    """
     async with Boxes(recorded.config.sandbox, run=recorded.trajectory.run) as boxes:
         difference, num_turns = await _replay(recorded, renderer, boxes)
         if difference is None:
@@ -51,6 +55,9 @@ async def _replay(recorded: Recorded, renderer: Renderer | Unrendered, boxes: Bo
     window = window_of(trajectory)
     loop = make_loop(recorded, renderer, lambda env, task: sampler, Unrecorded(), chat=chat, boxes=boxes, window=window)
     now = (await loop.run(spec_of(recorded))).trajectory
+    if now.stop_reason is StopReason.SANDBOX_ERROR is not trajectory.stop_reason:
+        made_with = f"Run {recorded.run.id} was made with {recorded.run.made_with}"
+        raise ReplayError(f"trajectory {trajectory.id} can't be played again: {now.error}. {made_with}")
 
     def found() -> Iterator[Difference]:
         yield from turns_differ(trajectory, now)
