@@ -1,0 +1,1 @@
+"""Repositories with an issue to solve, graded by tests that the agent never sees."""
