@@ -121,6 +121,9 @@ class AlgorithmConfig(Section):
     """GRPO: advantages and loss."""
 
     group_size: int = Field(8, ge=1)
+    oracle_samples: int = Field(0, ge=0)
+    """Of each group, so many samples are played by the environment's oracle, the last ones. What a script says has
+    weight 0, but its rewards are in the baseline: so a model that never succeeds is still told what to leave."""
     groups_per_step: int = Field(16, ge=1)
     normalize_std: bool = True
     clip_low: float = Field(0.2, gt=0, lt=1)
@@ -133,6 +136,8 @@ class AlgorithmConfig(Section):
     def _group_of_one(self) -> AlgorithmConfig:
         if self.group_size < 2:
             raise ValueError("group_size must be at least 2: an advantage is relative to a group's other samples")
+        if self.oracle_samples >= self.group_size:
+            raise ValueError("oracle_samples must be less than group_size: nothing is learnt from a script's samples")
         return self
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from agentrl.evaluation import outcome
-from agentrl.types import Group
+from agentrl.types import Group, Sample, Sampler
 
 
 class Watcher(Protocol):
@@ -86,8 +86,12 @@ def rollout_metrics(groups: Sequence[Group], seconds: float | None) -> dict[str,
     turns = [turn for sample in samples for turn in sample.trajectory.turns_of()]
     calls = Counter(str(call.status) for turn in turns for call in turn.tool_calls)
     num_sampled = sum(sample.trajectory.num_sampled for sample in samples)
+    scripted = [sample for sample in samples if _is_scripted(sample)]
+    rewards = [sample.reward for sample in samples if sample.reward is not None and sample not in scripted]
     return {
         "rollouts": len(samples),
+        "scripted_rollouts": len(scripted),
+        "policy_reward_mean": sum(rewards) / len(rewards) if rewards else math.nan,
         "turns_mean": sum(len(s.trajectory.turns_of()) for s in samples) / len(samples) if samples else math.nan,
         "num_sampled_tokens": num_sampled,
         "turn_tokens_max": max((len(turn.sampled_ids) for turn in turns if turn.trained), default=0),
@@ -98,6 +102,11 @@ def rollout_metrics(groups: Sequence[Group], seconds: float | None) -> dict[str,
         "tool_calls": dict(calls),
         "unmeasured_reasons": dict(Counter(s.grade.unmeasured for s in samples if s.grade and s.grade.unmeasured)),
     }
+
+
+def _is_scripted(sample: Sample) -> bool:
+    """Did the environment's oracle play it (algorithm.oracle_samples)?"""
+    return any(turn.sampler is Sampler.SCRIPTED for turn in sample.trajectory.turns_of())
 
 
 @contextmanager

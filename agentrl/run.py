@@ -47,7 +47,7 @@ from agentrl.types import Group, GroupState, Purpose, Task, derive_seed
 from agentrl.wiring import (
     Player,
     check_trainable,
-    demonstrator_sampler,
+    demonstrator_of,
     devices_of,
     endless,
     load_renderer,
@@ -57,6 +57,7 @@ from agentrl.wiring import (
     open_policy,
     pretrained_folder,
     random_tiny,
+    scripted,
     tiny_folder,
 )
 
@@ -189,7 +190,7 @@ async def played(player: Player) -> Source:
     size = config.algorithm.groups_per_step
     tasks = islice(endless(run.tasks("train"), config.seed), player.steps_done * size, None)
     while True:
-        pool, batch = player.pool(config.sampling), list(islice(tasks, size))
+        pool, batch = player.training_pool(), list(islice(tasks, size))
         async with metered(player.engines.fleet.clients) as engine:
             groups = await collect(player, pool, batch, purpose=Purpose.TRAIN, size=config.algorithm.group_size)
         yield groups, {"engine": engine} if engine else {}
@@ -377,9 +378,8 @@ async def _demonstrate(player: Player) -> list[Row]:
     run, config = player.run, player.run.config
     tasks = list(islice(endless(run.tasks("train"), config.seed), config.sft.demonstrations))
     assert isinstance(player.renderer, Renderer)
-    demonstrate = demonstrator_sampler(player.renderer)
-    demonstrate(run.env_class(config.env.options), tasks[0])  # raises here where there is nobody to imitate
-    pool = make_pool(run, player.renderer, demonstrate, window=player.window)
+    demonstrator_of(run.env_class(config.env.options), tasks[0])  # raises here where there is nobody to imitate
+    pool = make_pool(run, player.renderer, scripted(demonstrator_of, player.renderer), window=player.window)
     groups = await collect(player, pool, tasks, purpose=Purpose.COLLECT, size=1)
     rows = [row for group in groups for sample in group.samples for row in build_rows(sample, for_sft=True)]
     if not rows:

@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 import torch
 
+from agentrl import plugins
 from agentrl.config import ModelConfig, RunConfig, SamplingConfig, TrainConfig
-from agentrl.environment import Environment
+from agentrl.environment import Environment, Oracle
 from agentrl.errors import ConfigError, EngineFault, ModelError, TemplateError
 from agentrl.gate import check_devices, check_logprob_mode, check_positions, check_sampling
 from agentrl.interrupts import together, watched
@@ -38,10 +39,11 @@ from agentrl.train.devices import choose_devices
 from agentrl.train.policy import Policy
 from agentrl.train.pretrained import local_folder
 from agentrl.train.trainer import Trainer
-from agentrl.types import Task, derive_seed
+from agentrl.types import Task, Trajectory, derive_seed
 from agentrl.urls import hide_passwords
 
-MakeSampler = Callable[[Environment, Task], ReplySampler]
+MakeSampler = Callable[[Environment, Trajectory], ReplySampler]
+"""Who replies in an episode whose trajectory begins: task and number of the sample are known."""
 NOISE_FLOOR = 1e-6
 """Nats; two exact computations of a logprob in float32 differ by more than this."""
 CANARY_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.3}
@@ -97,6 +99,16 @@ class Player:
         assert self.sampler is not None
         return make_pool(self.run, self.renderer, self.sampler, window=self.window, sampling=sampling)
 
+    def training_pool(self) -> RolloutPool:
+        """Rollouts that are trained on: from the engine, but for the last algorithm.oracle_samples of each group."""
+        assert self.sampler is not None
+        sampler, algorithm = self.sampler, self.run.config.algorithm
+        if algorithm.oracle_samples:
+            assert isinstance(self.renderer, Renderer)
+            num_sampled = algorithm.group_size - algorithm.oracle_samples
+            sampler = divided(sampler, scripted(oracle_of, self.renderer), num_sampled)
+        return make_pool(self.run, self.renderer, sampler, window=self.window)
+
     async def publish(self, tensors: Iterator[tuple[str, torch.Tensor]], canary: Canary) -> PublishReport:
         """Put the version in force on every engine; those that have died are started anew for it.
 
@@ -149,7 +161,7 @@ async def open_player(run: Run, model: Path | None) -> AsyncIterator[Player]:
                 run=run,
                 renderer=renderer,
                 window=fleet.max_model_len,
-                sampler=lambda env, task: EngineSampler(fleet.conversation()),
+                sampler=lambda env, trajectory: EngineSampler(fleet.conversation()),
                 faults=fleet.faults,
                 engines=engines,
             )
@@ -165,7 +177,7 @@ async def open_hosted(run: Run, model: Path | None) -> AsyncIterator[Player]:
                 run=run,
                 renderer=renderer,
                 window=run.config.limits.max_context_tokens or UNKNOWN_WINDOW,
-                sampler=lambda env, task: ChatSampler(client, renderer, env),
+                sampler=lambda env, trajectory: ChatSampler(client, renderer, env),
                 faults=client.faults,
             )
 
@@ -243,6 +255,9 @@ def check_trainable(config: RunConfig) -> None:
             "engine.urls: weights can be sent to running vLLM servers only; say engine=vllm, or leave engine.urls "
             "out to train"
         )
+    if config.algorithm.oracle_samples and config.is_played:
+        env = plugins.environment(config.env.name)(config.env.options)
+        oracle_of(env, env.tasks(config.env.options, "train")[0])
     check_sampling(config)
     check_devices(config, devices_of(config.train))
     choose_transport(config, devices_of(config.train))
@@ -278,19 +293,35 @@ def make_pool(
     return RolloutPool(loop, config.rollout, config.seed)
 
 
-def demonstrator_sampler(renderer: Renderer) -> MakeSampler:
-    """Every episode is played by the environment's demonstrator."""
+def scripted(script_of: Callable[[Environment, Task], Oracle], renderer: Renderer) -> MakeSampler:
+    """A script of the environment's plays every episode."""
+    return lambda env, trajectory: ScriptedSampler(script_of(env, trajectory.task), renderer)
 
-    def make(env: Environment, task: Task) -> ReplySampler:
-        demonstrator = env.demonstrator(task)
-        if demonstrator is None:
-            raise ConfigError(
-                f"environment {task.env!r} has no demonstrator and no oracle, so there is nothing to imitate; "
-                f"start from a model that can play it: model.path=…"
-            )
-        return ScriptedSampler(demonstrator, renderer)
 
-    return make
+def divided(first: MakeSampler, others: MakeSampler, num_first: int) -> MakeSampler:
+    """Of each group, `first` plays the first so many samples and `others` the rest."""
+    return lambda env, trajectory: (first if trajectory.sample < num_first else others)(env, trajectory)
+
+
+def demonstrator_of(env: Environment, task: Task) -> Oracle:
+    """Who plays what is imitated. Raises ConfigError where there is nobody."""
+    demonstrator = env.demonstrator(task)
+    if demonstrator is None:
+        raise ConfigError(
+            f"environment {task.env!r} has no demonstrator and no oracle, so there is nothing to imitate; "
+            f"start from a model that can play it: model.path=…"
+        )
+    return demonstrator
+
+
+def oracle_of(env: Environment, task: Task) -> Oracle:
+    """The environment's oracle. Raises ConfigError where the task has none."""
+    oracle = env.oracle(task)
+    if oracle is None:
+        raise ConfigError(
+            f"environment {task.env!r} has no oracle for task {task.id}: leave algorithm.oracle_samples out"
+        )
+    return oracle
 
 
 async def load_renderer(run: Run, model_path: str | Path) -> Renderer:

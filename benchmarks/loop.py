@@ -114,7 +114,7 @@ async def play(
     loop = AgentLoop(
         env_class=Calculator,
         env_config=CalculatorConfig(),
-        sampler=lambda env, task: sampler,
+        sampler=lambda env, trajectory: sampler,
         renderer=renderer,
         recorder=store.recorder,
         limits=LimitsConfig(),

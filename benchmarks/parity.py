@@ -35,7 +35,7 @@ from agentrl.tool import ToolResult
 from agentrl.train import tiny
 from agentrl.train.policy import Policy
 from agentrl.train.trainer import Trainer
-from agentrl.types import Group, Message, Purpose, Sample, Task
+from agentrl.types import Group, Message, Purpose, Sample, Trajectory
 from benchmarks import report
 
 NUM_TURNS = 4
@@ -92,8 +92,8 @@ async def play(engine: EmbeddedEngine, renderer: Renderer, forced: bool) -> tupl
     async with HttpClient(engine.url, key=engine.key) as client:
         wire = Wire(client)
 
-        def sampler(env: Environment, task: Task) -> Any:
-            return ForcedOracle(engine, wire, renderer, env.oracle(task)) if forced else EngineSampler(wire)
+        def sampler(env: Environment, trajectory: Trajectory) -> Any:
+            return ForcedOracle(engine, wire, renderer, env.oracle(trajectory.task)) if forced else EngineSampler(wire)
 
         loop = AgentLoop(
             env_class=env_class,

@@ -95,7 +95,7 @@ class Scripted:
 async def main(config: SandboxConfig, num_episodes: int) -> None:
     async with Boxes(config, run=f"soak-{os.getppid()}") as boxes:
         loop = AgentLoop(
-            env_class=Leaves, env_config=Toy.Config(), sampler=lambda env, task: Scripted(env.oracle(task)),  # type: ignore[arg-type]
+            env_class=Leaves, env_config=Toy.Config(), sampler=lambda env, trajectory: Scripted(env.oracle(task)),  # type: ignore[arg-type]
             renderer=Unrendered(), recorder=MemoryRecorder(), limits=LimitsConfig(tool_timeout_s=60.0),
             sampling=SamplingConfig(), window=2**31, boxes=boxes,
         )  # fmt: skip

@@ -126,7 +126,7 @@ def _loop(store: Store, model: Path, config: ToyConfig, client: HttpClient, wind
     return AgentLoop(
         env_class=Chatty,
         env_config=config,
-        sampler=lambda env, task: sampler,
+        sampler=lambda env, trajectory: sampler,
         renderer=Renderer.from_pretrained(str(model)),
         recorder=store.recorder,
         limits=LimitsConfig(max_turns=NUM_TURNS, turn_timeout_s=900.0, episode_timeout_s=1800.0),

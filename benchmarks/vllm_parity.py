@@ -81,7 +81,7 @@ class Parity:
         """One round of conversations."""
         sampler = EngineSampler(self.client)
         loop = AgentLoop(
-            env_class=Talkative, env_config=TASKS, sampler=lambda env, task: sampler, renderer=self.renderer,
+            env_class=Talkative, env_config=TASKS, sampler=lambda env, trajectory: sampler, renderer=self.renderer,
             recorder=MemoryRecorder(), limits=LimitsConfig(max_turns=NUM_TURNS, max_turn_tokens=64),
             sampling=SamplingConfig(), window=self.engine_window,
         )  # fmt: skip

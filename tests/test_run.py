@@ -326,3 +326,28 @@ async def test_D02_a_group_with_one_survivor_is_dropped_whole(
 async def test_training_needs_an_engine_of_our_own(tmp_path: Path, cache: Path) -> None:
     with pytest.raises(ConfigError, match=r"engine\.url"):
         await run_small(tmp_path, cache, "engine.url='http://127.0.0.1:1'")
+
+
+async def test_where_the_model_never_succeeds_the_oracles_samples_tell_it_what_to_leave(tmp_path: Path) -> None:
+    wide = ["limits.max_turns=4", "limits.max_turn_tokens=64", "train.steps=1"]
+    alone = await run_small(tmp_path / "alone", tmp_path, *wide)
+    mixed = await run_small(tmp_path / "mixed", tmp_path, *wide, "algorithm.oracle_samples=1")
+    assert [step["num_zero_variance_groups"] for step in alone.steps] == [2]
+    (step,) = mixed.steps
+    assert step["num_zero_variance_groups"] == 0 and step["grad_norm"] > 0
+    assert (step["reward_mean"], step["policy_reward_mean"], step["scripted_rollouts"]) == (0.25, 0.0, 2)
+
+    for id in mixed.store.groups_of(mixed.summary.run, step["ordinal"]):
+        *sampled, scripted = mixed.store.load_group(id).samples
+        assert scripted.reward == 1.0 and {turn.sampler for turn in scripted.trajectory.turns} == {Sampler.SCRIPTED}
+        assert all(turn.sampler is Sampler.ENGINE for sample in sampled for turn in sample.trajectory.turns)
+        assert not any(row.live for row in build_rows(scripted))
+
+
+async def test_an_environment_without_an_oracle_cant_play_a_part_of_the_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EvenIds, "oracle", lambda self, task: None)
+    use(monkeypatch, EvenIds)
+    with pytest.raises(ConfigError, match=r"has no oracle for task .* leave algorithm\.oracle_samples out"):
+        await run_small(tmp_path / "runs", tmp_path, "algorithm.oracle_samples=1")

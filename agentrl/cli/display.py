@@ -109,6 +109,8 @@ class Display:
         left = (time.monotonic() - self._first_step_at) / done * max(0, self.total_steps - done)
         phases = " ".join(f"{name} {seconds:.1f}" for name, seconds in values["seconds"].items())
         left_out = f" ({values['num_unmeasured']} unmeasured)" if values["num_unmeasured"] else ""
+        if values["scripted_rollouts"]:
+            left_out = f" (policy {number(values['policy_reward_mean'])}, the rest is the oracle's)" + left_out
         speed = "" if math.isnan(values["tokens_per_s"]) else f"{values['tokens_per_s']:5.0f} tokens/s  "
         return (
             f"  step {done:3d}/{self.total_steps}  reward {number(values['reward_mean'])}{left_out}  "

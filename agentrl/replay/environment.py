@@ -17,7 +17,7 @@ from agentrl.rollout.recorder import Recorder
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.samplers import ReplySampler
 from agentrl.rollout.unrendered import Unrendered
-from agentrl.types import Grade, StopReason, Task, Trajectory, Turn
+from agentrl.types import Grade, StopReason, Trajectory, Turn
 
 UNBOUNDED = 2**31
 """Tokens: the window where it ended nothing."""
@@ -53,7 +53,9 @@ async def _replay(recorded: Recorded, renderer: Renderer | Unrendered, boxes: Bo
     sampler = ReplaySampler(trajectory, renderer.decode, RecordedEnding(trajectory))
     chat = RecordedChat(trajectory.turns)
     window = window_of(trajectory)
-    loop = make_loop(recorded, renderer, lambda env, task: sampler, Unrecorded(), chat=chat, boxes=boxes, window=window)
+    loop = make_loop(
+        recorded, renderer, lambda env, trajectory: sampler, Unrecorded(), chat=chat, boxes=boxes, window=window
+    )
     now = (await loop.run(spec_of(recorded))).trajectory
     if now.stop_reason is StopReason.SANDBOX_ERROR is not trajectory.stop_reason:
         made_with = f"Run {recorded.run.id} was made with {recorded.run.made_with}"
@@ -70,7 +72,7 @@ async def _replay(recorded: Recorded, renderer: Renderer | Unrendered, boxes: Bo
 def make_loop(
     recorded: Recorded,
     renderer: Renderer | Unrendered,
-    sampler: Callable[[Environment, Task], ReplySampler],
+    sampler: Callable[[Environment, Trajectory], ReplySampler],
     recorder: Recorder,
     *,
     chat: ChatEndpoint,

@@ -27,7 +27,7 @@ from agentrl.run_folder import Run, open_run
 from agentrl.standing import finish, register
 from agentrl.store.records import RunRecord
 from agentrl.train import checkpoint
-from agentrl.types import Grade, Sample, Sampler, Task, Trajectory, Turn
+from agentrl.types import Grade, Sample, Sampler, Trajectory, Turn
 from agentrl.wiring import UNKNOWN_WINDOW, Player, load_renderer, open_player
 
 DAY_S = 24 * 3600.0
@@ -67,8 +67,8 @@ async def _play(recorded: Recorded, turn: int, player: Player) -> tuple[Sample, 
     samplers: list[ReplaySampler] = []
     chat = RecordedChat(trajectory.turns[:turn], then=run.chat)
 
-    def sampler(env: Environment, task: Task) -> ReplySampler:
-        samplers.append(ReplaySampler(trajectory, player.renderer.decode, live(env, task), until=turn))
+    def sampler(env: Environment, played: Trajectory) -> ReplySampler:
+        samplers.append(ReplaySampler(trajectory, player.renderer.decode, live(env, played), until=turn))
         return samplers[0]
 
     recorder = CopiedPrefix(run.store.recorder, trajectory.turns[:turn])
@@ -158,4 +158,4 @@ async def _open(run: Run, model: Path, human: MakeHuman | None) -> AsyncIterator
         return
     renderer = await load_renderer(run, model)
     window = run.config.limits.max_context_tokens or UNKNOWN_WINDOW
-    yield Player(run=run, renderer=renderer, window=window, sampler=lambda env, task: human(env, renderer))
+    yield Player(run=run, renderer=renderer, window=window, sampler=lambda env, trajectory: human(env, renderer))

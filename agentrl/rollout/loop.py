@@ -100,7 +100,7 @@ class AgentLoop:
         *,
         env_class: type[Environment],
         env_config: EnvironmentConfig,
-        sampler: Callable[[Environment, Task], ReplySampler],
+        sampler: Callable[[Environment, Trajectory], ReplySampler],
         renderer: Renderer | Unrendered,
         recorder: Recorder,
         limits: LimitsConfig,
@@ -181,7 +181,7 @@ class AgentLoop:
 
     async def _play_to_the_end(self, env: Environment, trajectory: Trajectory, box: LentBox | None) -> None:
         deadline = time.monotonic() + self.limits.episode_timeout_s
-        sampler = self.sampler(env, trajectory.task)
+        sampler = self.sampler(env, trajectory)
         episode = _Episode(
             env=env, trajectory=trajectory, sampler=sampler, deadline=deadline, context=Context(self.renderer), box=box
         )

@@ -49,11 +49,11 @@ async def test_oracle_1_null_policy_0_and_as_many_calls_as_operations(renderer: 
         return make_loop(renderer, None, env=Calculator, config=config, sampler=make)  # type: ignore[arg-type]
 
     for _ in range(3):
-        played = await play(loop(lambda env, task: ScriptedSampler(env.oracle(task), renderer)))
+        played = await play(loop(lambda env, trajectory: ScriptedSampler(env.oracle(trajectory.task), renderer)))
         calls = [call for turn in played.trajectory.turns for call in turn.tool_calls]
         assert played.reward == 1.0 and len(calls) == level
         assert {call.status for call in calls} == {CallStatus.OK}
-    assert (await play(loop(lambda env, task: ScriptedSampler(null_policy, renderer)))).reward == 0.0
+    assert (await play(loop(lambda env, trajectory: ScriptedSampler(null_policy, renderer)))).reward == 0.0
 
 
 async def test_the_demonstrator_stops_after_one_call_in_the_share_that_was_asked_for(renderer: Renderer) -> None:
@@ -95,7 +95,7 @@ async def test_with_a_lying_tool_the_oracle_fails(renderer: Renderer) -> None:
     assert liar.spec() == honest.spec()
     loop = make_loop(
         renderer, None, env=Calculator, config=config,  # type: ignore[arg-type]
-        sampler=lambda env, task: ScriptedSampler(env.oracle(task), renderer),  # type: ignore[arg-type]
+        sampler=lambda env, trajectory: ScriptedSampler(env.oracle(trajectory.task), renderer),  # type: ignore[arg-type]
     )  # fmt: skip
     played = await play(loop)
     assert played.reward == 0.0 and len(played.trajectory.turns) == 3

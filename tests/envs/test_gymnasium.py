@@ -204,7 +204,9 @@ def _first_reply(player: Any, task: Task) -> str:
 async def test_the_null_policy_moves_nothing(renderer: Renderer) -> None:
     config = GymnasiumConfig(kwargs=STEADY)
     task = GymnasiumEnvironment.tasks(config, "train")[0]
-    sample = await play(renderer, config, task, lambda env, task: ScriptedSampler(null_policy, renderer), max_turns=3)
+    sample = await play(
+        renderer, config, task, lambda env, trajectory: ScriptedSampler(null_policy, renderer), max_turns=3
+    )
     assert sample.reward == 0.0 and sample.grade is not None
     assert sample.grade.parts == {"num_steps": 0.0, "num_invalid": 3.0, "finished": 0.0}
 

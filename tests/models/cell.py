@@ -176,7 +176,7 @@ async def run(scenario: Scenario, made: Renderer, client: HttpClient, recorder: 
     loop = AgentLoop(
         env_class=environment(scenario),
         env_config=EnvironmentConfig(),
-        sampler=lambda env, task: EngineSampler(client),
+        sampler=lambda env, trajectory: EngineSampler(client),
         renderer=made,
         recorder=recorder,
         limits=LimitsConfig(),

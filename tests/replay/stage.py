@@ -73,7 +73,7 @@ class Stage:
             group = await store.queue.plan(run, task, purpose=Purpose.COLLECT, ordinal=3, size=1, version=0)
             lease = await leased(store, group)
             loop = AgentLoop(
-                env_class=env, env_config=config.env.options, sampler=lambda env, task: EngineSampler(client),
+                env_class=env, env_config=config.env.options, sampler=lambda env, trajectory: EngineSampler(client),
                 renderer=renderer, recorder=store.recorder, limits=config.limits, sampling=config.sampling,
                 window=window, chat=endpoint,
             )  # fmt: skip

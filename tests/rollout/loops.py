@@ -66,7 +66,7 @@ def make_loop(
     return AgentLoop(
         env_class=env,
         env_config=config or ToyConfig(),
-        sampler=sampler or (lambda env, task: EngineSampler(client)),
+        sampler=sampler or (lambda env, trajectory: EngineSampler(client)),
         renderer=renderer,
         recorder=recorder or MemoryRecorder(),
         limits=LimitsConfig(**limits),

@@ -48,7 +48,7 @@ async def converse(
     config = EngineConfig(**{"api": "chat", "urls": [server.url], "model": "m", "retry_wait_s": 0.01, **engine})
     renderer = renderer or Unrendered()
     async with ChatClient(config) as client:
-        sampler = lambda env, task: ChatSampler(client, renderer, env)  # noqa: E731
+        sampler = lambda env, trajectory: ChatSampler(client, renderer, env)  # noqa: E731
         return await play(make_loop(renderer, None, env=env, sampler=sampler, **(limits or {})))
 
 

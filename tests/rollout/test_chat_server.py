@@ -112,7 +112,10 @@ async def test_an_episode_is_played_on_it(served: tuple[str, str]) -> None:
     url, model = served
     async with ChatClient(EngineConfig(api="chat", urls=[url], model=model)) as client:
         loop = make_loop(
-            Unrendered(), None, sampler=lambda env, task: ChatSampler(client, Unrendered(), env), max_turn_tokens=6
+            Unrendered(),
+            None,
+            sampler=lambda env, trajectory: ChatSampler(client, Unrendered(), env),
+            max_turn_tokens=6,
         )
         trajectory = (await play(loop)).trajectory
     assert trajectory.stop_reason is StopReason.TURN_LENGTH, trajectory.error

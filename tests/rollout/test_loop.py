@@ -53,7 +53,9 @@ async def test_oracle_gets_1_and_the_null_policy_0(renderer: Renderer) -> None:
         return ScriptedSampler(env.oracle(task), renderer)  # type: ignore[arg-type]
 
     played = await play(make_loop(renderer, None, sampler=oracle))
-    nothing = await play(make_loop(renderer, None, sampler=lambda env, task: ScriptedSampler(null_policy, renderer)))
+    nothing = await play(
+        make_loop(renderer, None, sampler=lambda env, trajectory: ScriptedSampler(null_policy, renderer))
+    )
     assert (played.reward, nothing.reward) == (1.0, 0.0)
     turn = played.trajectory.turns[0]
     assert turn.sampler is Sampler.SCRIPTED and set(turn.versions) == {-1} and all(map(math.isnan, turn.logprobs))

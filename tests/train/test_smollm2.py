@@ -134,7 +134,7 @@ async def test_trainer_and_engine_agree_on_its_logprobs(
         loop = AgentLoop(
             env_class=Talkative,
             env_config=config,
-            sampler=lambda env, task: sampler,
+            sampler=lambda env, trajectory: sampler,
             renderer=renderer,
             recorder=MemoryRecorder(),
             limits=LimitsConfig(max_turns=2, max_turn_tokens=64, max_episode_tokens=128),
