@@ -8,7 +8,7 @@ import select
 import signal
 import time
 
-from agentrl.sandboxes.channel.inside.processes import STATUS, send_signal, supervise
+from agentrl.sandboxes.channel.inside.processes import STATUS, send_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,33 +43,19 @@ class Tree:
         self.timed_out = False
         self.pending = bytearray()
         self.is_closing = False
-        theirs_in, ours_in = os.pipe()
-        self.stdin: int | None = ours_in
-        readers = [os.pipe() for _ in range(3)]  # a shell: output, marks, status; else: stdout, stderr, status
-        ours, theirs = [reader for reader, _ in readers], [writer for _, writer in readers]
-        files = [theirs_in, theirs[0], theirs[0], theirs[1]] if is_shell else [theirs_in, *theirs[:2]]
-        try:
-            self.pid = os.fork()
-        except OSError:
-            for file in (theirs_in, ours_in, *ours, *theirs):
-                os.close(file)
-            raise
-        if self.pid == 0:
-            try:
-                supervise(command, files, theirs[2], server.settings)
-            finally:
-                os._exit(1)
-        for file in (theirs_in, *theirs):
-            os.close(file)
-        os.set_blocking(ours_in, False)
-        self._watch(ours, is_shell)
+        self.stdin: int | None
+        launch = server.launch({**command, "is_shell": is_shell})
+        self.pid, self.stdin, self.status = launch.pid, launch.stdin, launch.status
+        self.outputs = {file: stream for stream, file in enumerate(launch.outputs)}
+        self.marks = launch.outputs[1] if is_shell else None
+        if self.marks is not None:
+            del self.outputs[self.marks]
+        self._watch()
 
-    def _watch(self, ours: list[int], is_shell: bool) -> None:
-        self.status = ours[2]
-        self.outputs = {ours[0]: 0} if is_shell else {ours[0]: 0, ours[1]: 1}
-        self.marks = ours[1] if is_shell else None
-        for file in ours:
-            os.set_blocking(file, False)
+    def _watch(self) -> None:
+        for file in (self.stdin, self.status, self.marks, *self.outputs):
+            if file is not None:
+                os.set_blocking(file, False)
         for file in self.outputs:
             self.server.watch(file, select.POLLIN, self._on_output)
         if self.marks is not None:
