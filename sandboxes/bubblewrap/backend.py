@@ -55,7 +55,7 @@ class BubblewrapSandbox(ChannelSandbox):
         super().__init__(process.client, spec, environment={"PATH": python_path() + PATH})
         self._process, self._taken = process, taken
 
-    async def num_out_of_memory(self) -> int:
+    def num_out_of_memory(self, told: int) -> int:
         return self._taken.group.num_out_of_memory() if self._taken.group else 0
 
     async def end(self) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 STATUS = struct.Struct(">i")
+"""What a supervisor tells: its command's exit code, then NOTHING_LEFT."""
+NOTHING_LEFT = -1
 NUM_FILES = 1024
 """Open at once in the server."""
 MARK_FILE = 8
@@ -98,7 +100,7 @@ def reap() -> tuple[dict[int, int], bool]:
 class Launch:
     """A supervisor, the process below it that turns into a command, and our ends of the pipes to both.
 
-    Without a command it is made ahead: all that doesn't depend on the command is done, and the process waits for `give`.
+    Without a command it is made ahead: all that doesn't depend on one is done, and the process waits for `give`.
     """
 
     def __init__(self, settings: dict[str, Any], command: dict[str, Any] | None = None) -> None:
@@ -158,6 +160,7 @@ def supervise(files: list[int], command: dict[str, Any] | None, settings: dict[s
         if child in ended:
             os.write(status, STATUS.pack(ended[child]))
         if not has_more:
+            os.write(status, STATUS.pack(NOTHING_LEFT))  # its own end takes a while longer
             os._exit(0)
         if is_ending:
             kill_descendants(os.getpid())
@@ -169,9 +172,10 @@ def become(files: list[int], command: dict[str, Any] | None, settings: dict[str,
 
     `files`: stdin, two outputs, and where the command comes from if there is none yet.
     """
+    keep_open([*files, *settings["cgroups"]])  # also of our own end of the last: there would be no end to what comes
     failure: Exception | None = None
     try:
-        close_off(files, settings)
+        close_off(settings)
     except OSError as error:  # is told when there is somebody to tell it to
         failure = error
     command = command or receive(files[3])
@@ -193,12 +197,11 @@ def become(files: list[int], command: dict[str, Any] | None, settings: dict[str,
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
-def close_off(files: list[int], settings: dict[str, Any]) -> None:
+def close_off(settings: dict[str, Any]) -> None:
     """All that a command is limited by, whatever it is. Raises OSError."""
     for group in settings["cgroups"]:
         os.write(group, b"0")
     os.setsid()
-    keep_open(files)
     for name, limit in settings["rlimits"].items():
         resource.setrlimit(getattr(resource, name), (limit, limit))
     if settings.get("user"):

@@ -48,6 +48,7 @@ class Server:
 
     `settings`: workdir, lifetime_s, rlimits {name: limit}, cgroups [open files to join through]; where the server is
     root's, the user of its commands and files; where nothing outside filters system calls, the filter of its commands;
+    counters: files that count what the box's memory limit killed, where the host can't see that;
     lifeline: an open file that ends when the box has lost its keeper, though somebody may hold the channel; close:
     files that were inherited and are others'.
     """
@@ -104,6 +105,17 @@ class Server:
         cwd = os.path.join(self.settings["workdir"], request.get("cwd") or "")
         return {"argv": argv, "cwd": cwd, "environment": request["environment"]}
 
+    def num_out_of_memory(self) -> int:
+        """How many processes the box's memory limit has killed, by the first of the files that is there."""
+        for path in self.settings.get("counters", ()):
+            try:
+                with open(path, "rb") as file:
+                    words = file.read().split()
+            except OSError:
+                continue
+            return int(words[words.index(b"oom_kill") + 1]) if b"oom_kill" in words else 0
+        return 0
+
     def launch(self, command: dict[str, Any]) -> Launch:
         """The processes for a command. Raises OSError where there can't be more."""
         spare, self.spare = self.spare, None
@@ -115,7 +127,7 @@ class Server:
         """Start a spare one while the host has its replies and nothing runs."""
         if self.trees or self.has_strays or self.outgoing or self.spare is not None:
             return
-        try:
+        try:  # noqa: SIM105 - contextlib takes long to load
             self.spare = Launch(self.settings)
         except OSError:  # the box is full; the next command will be told
             pass

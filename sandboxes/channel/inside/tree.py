@@ -8,7 +8,7 @@ import select
 import signal
 import time
 
-from agentrl.sandboxes.channel.inside.processes import STATUS, send_signal
+from agentrl.sandboxes.channel.inside.processes import NOTHING_LEFT, STATUS, send_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class Tree:
         self.timed_out = False
         self.pending = bytearray()
         self.is_closing = False
+        self.is_gone = False
         self.stdin: int | None
         launch = server.launch({**command, "is_shell": is_shell})
         self.pid, self.stdin, self.status = launch.pid, launch.stdin, launch.status
@@ -137,17 +138,26 @@ class Tree:
 
     def _on_status(self, file: int) -> None:
         data = os.read(file, STATUS.size)
-        if data:
-            (self.exit_code,) = STATUS.unpack(data)
+        told = STATUS.unpack(data)[0] if data else NOTHING_LEFT
+        if told != NOTHING_LEFT:
+            self.exit_code = told
             self.drain_until = time.monotonic() + DRAIN_S
             if not self.outputs:
                 self.kill()
             return
-        self.kill_at = float("inf")  # its process id may be another's from now on
-        self.server.end(self.pid)
+        self.deadline, self.drain_until, self.kill_at = None, None, float("inf")
+        if not data:  # its process id may be another's from now on
+            self.server.end(self.pid)
+            self.server.close(self.status)
+        if not self.is_gone:
+            self.is_gone = True
+            self._finish()
+
+    def _finish(self) -> None:
         self.drain()
-        for open_file in (self.status, self.stdin, self.marks, *self.outputs):
+        for open_file in (self.stdin, self.marks, *self.outputs):
             if open_file is not None:
                 self.server.close(open_file)
+        self.stdin, self.marks, self.outputs = None, None, {}
         # A supervisor that couldn't tell was killed, and only the command could do that.
         self.owner.gone(128 + signal.SIGKILL if self.exit_code is None else self.exit_code)
