@@ -151,7 +151,7 @@ class DockerBackend(ChannelBackend[DockerSandbox]):
             working_dir="/",
             healthcheck={"test": ["NONE"]},
             labels=leftovers.labels(self.run, spec.lifetime_s),
-            host_config=host_config(api, spec, self.options, base_bytes),
+            host_config=host_config(api, spec, self.options, base_bytes, image.volumes),
             use_config_proxy=False,  # it may hold a password
         )
 

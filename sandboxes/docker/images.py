@@ -41,6 +41,8 @@ class Image:
     """Its own variables, PATH among them."""
     architecture: str
     """As Docker calls it, such as amd64."""
+    volumes: tuple[str, ...] = ()
+    """Folders for which it asks for volumes."""
 
 
 class Images:
@@ -127,7 +129,8 @@ def _look_up(client: APIClient, name: str) -> Image | None:
         return None
     variables = found["Config"].get("Env") or []
     environment = dict(variable.split("=", 1) for variable in variables)
-    return Image(name=name, environment=environment, architecture=found.get("Architecture", ""))
+    volumes = tuple(found["Config"].get("Volumes") or ())
+    return Image(name=name, environment=environment, architecture=found.get("Architecture", ""), volumes=volumes)
 
 
 def _pull(client: APIClient, image: str, source: str, tell: Tell) -> None:
