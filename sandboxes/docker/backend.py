@@ -82,6 +82,9 @@ class DockerBackend(ChannelBackend[DockerSandbox]):
     async def pull(self, image: str, tell: Callable[[str], None]) -> None:
         await self._images.pull(image, tell)
 
+    async def prepare(self, spec: SandboxSpec) -> None:
+        await self._images.ensure(self._image_of(spec))
+
     async def open(self, spec: SandboxSpec) -> DockerSandbox:
         """Who stops waiting leaves no container: one that was being made is removed when it is there."""
         opening = asyncio.create_task(self._open(spec))

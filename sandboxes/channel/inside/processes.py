@@ -14,6 +14,7 @@ import os
 import resource
 import signal
 import struct
+import time
 
 from agentrl.sandboxes.channel.inside.closing import filter_calls, turn_into
 
@@ -29,6 +30,8 @@ NUM_FILES = 1024
 """Open at once in the server."""
 MARK_FILE = 8
 """Where a shell tells that a command ended; the commands themselves don't inherit it."""
+STOP_S = 1.0
+"""For stopping all that one command started; what has got away by then is met by the next round."""
 LIBC = ctypes.CDLL(None)
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 WAITED = {signal.SIGCHLD, signal.SIGTERM}
@@ -72,7 +75,8 @@ def kill_descendants(root: int, spared: Collection[int] = ()) -> bool:
     Was there any?
     """
     stopped: set[int] = set()
-    while True:
+    until = time.monotonic() + STOP_S
+    while time.monotonic() < until:
         new = descendants(root, spared) - stopped
         if not new:
             break
