@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import SandboxError, SandboxFault
+from agentrl.sandboxes.docker import cache
 from agentrl.sandboxes.docker.engine import Engine, refused
 from agentrl.sandboxes.docker.options import DockerOptions
 from agentrl.visible import one_line
@@ -52,6 +53,7 @@ class Images:
         self._engine, self._options = engine, options
         self._here: dict[str, Image] = {}
         self._pulls: dict[str, asyncio.Task[str]] = {}
+        self._touched: dict[str, float] = {}
 
     async def ensure(self, image: str) -> Image:
         """Here it is. Raises SandboxError of kind IMAGE, or HOST_FULL.
@@ -66,6 +68,7 @@ class Images:
             if found is None:
                 raise _no_image(image, "it was pulled, and is gone")
             self._here[image] = found
+        await self._touch(self._here[image].name)
         return self._here[image]
 
     def forget(self, image: str) -> None:
@@ -78,7 +81,9 @@ class Images:
         for number in range(1, self._options.max_pull_tries + 1):
             try:
                 await self._engine.call_long(lambda client: _pull(client, image, source, tell), timeout_s=STALL_S)
-                return image if "@" not in image else source
+                name = image if "@" not in image else source
+                await self._bound(name)
+                return name
             except SandboxError as error:
                 text = str(error).lower()
                 passes = any(sign in text for sign in (*_TOO_OFTEN, *_PASSING))
@@ -88,6 +93,22 @@ class Images:
                 tell(f"pulling {image}: {error}; try {number + 1} in {pause_s:.0f} s")
             await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
+
+    async def _touch(self, name: str) -> None:
+        """Before its use, so that no run removes it meanwhile."""
+        now = time.monotonic()
+        if self._options.max_image_bytes and now - self._touched.get(name, -cache.TOUCH_S) >= cache.TOUCH_S:
+            self._touched[name] = now
+            await self._engine.call(lambda client: cache.touch(client, name))
+
+    async def _bound(self, name: str) -> None:
+        """After the pull of one."""
+        max_bytes = self._options.max_image_bytes
+        if max_bytes is None:
+            return
+        await self._engine.call(lambda client: cache.mark(client, name))
+        gone = await self._engine.call(lambda client: cache.trim(client, max_bytes))
+        self._here = {image: found for image, found in self._here.items() if found.name not in gone}
 
     async def close(self) -> None:
         """Wait for no pull."""
