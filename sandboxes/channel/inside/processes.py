@@ -137,14 +137,23 @@ class Launch:
         """
         try:
             with open(self.source, "wb", buffering=0) as source:
-                text = json.dumps(command).encode()
+                text = json.dumps(command).encode() if self._is_alive() else b""
                 while text:
                     text = text[source.write(text) :]
+                    if not text:
+                        return True
         except BrokenPipeError:
-            for file in (self.stdin, *self.outputs, self.status):
-                os.close(file)
+            pass
+        for file in (self.stdin, *self.outputs, self.status):
+            os.close(file)
+        return False
+
+    def _is_alive(self) -> bool:
+        """The supervisor; without it nothing would watch over the command."""
+        try:
+            return os.waitpid(self.pid, os.WNOHANG) == (0, 0)
+        except ChildProcessError:
             return False
-        return True
 
 
 def supervise(files: list[int], command: dict[str, Any] | None, settings: dict[str, Any]) -> None:
