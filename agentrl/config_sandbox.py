@@ -30,7 +30,7 @@ class SandboxConfig(Section):
     """A box that was started ahead and that nobody came for is ended after this."""
     starts_per_second: float = Field(8.0, gt=0)
     start_timeout_s: float = Field(120.0, gt=0)
-    """Of one start, the pull of an image included."""
+    """Of one start, and before it of one wait for its image."""
     max_start_tries: int = Field(3, ge=1)
     """Tries of one start where the fault may pass (R3)."""
 

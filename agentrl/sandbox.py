@@ -199,6 +199,12 @@ class SandboxBackend(ABC):
     async def start(self, spec: SandboxSpec) -> Sandbox:
         """A new box with the spec's files in it. Raises SandboxError with its kind."""
 
+    async def prepare(self, spec: SandboxSpec) -> None:  # noqa: B027 - optional hook, not forgotten
+        """Get what may take long before a box can be started, such as its image. Raises SandboxError with its kind.
+
+        Whoever waits here takes no other box's place. `start` doesn't rely on it.
+        """
+
     def memory_bytes(self, spec: SandboxSpec) -> int:
         """What a box may take of this machine's memory; its disk included, where that lies in memory beside it."""
         return spec.memory_bytes

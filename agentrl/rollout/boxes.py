@@ -1,6 +1,6 @@
 """The boxes of a run: started ahead, bounded in number and memory, each for one episode and never used again.
 
-    take ─▶ [one that was started ahead?] ─▶ [room, in turn] ─▶ [pace] ─▶ start, again where the fault may pass
+    take ─▶ [one that was started ahead?] ─▶ image ─▶ [room, in turn] ─▶ [pace] ─▶ start, again where the fault may pass
          ─▶ does it answer? ─▶ LentBox ─▶ stop: the room is free for the next
 
 Whoever waits here waits outside of every time limit of an episode.
@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from agentrl.config_sandbox import SandboxConfig
 from agentrl.errors import SandboxError, SandboxFault
@@ -36,8 +36,13 @@ FIRST_WAIT_S = 1.0
 FORGET_IMAGE_S = 600.0
 """After this an image that was missing is asked for again."""
 _MAY_PASS = frozenset({SandboxFault.START, SandboxFault.DIED, SandboxFault.HOST_FULL, SandboxFault.CHANNEL})
+T = TypeVar("T")
 Kind = tuple[Any, ...]
 """Boxes of one kind can stand in for each other: their specs are equal."""
+
+
+async def _at_once() -> None:
+    pass
 
 
 @dataclass(slots=True)
@@ -171,6 +176,7 @@ class Boxes:
     # ---- starts ----
 
     async def _start_in_room(self, spec: SandboxSpec) -> Sandbox:
+        await self._tried(spec, self._backend(spec).prepare)
         await self.room.enter(self._memory_bytes(spec), self._make_room)
         try:
             return await self._start(spec)
@@ -179,13 +185,21 @@ class Boxes:
             raise
 
     async def _start(self, spec: SandboxSpec) -> Sandbox:
-        """Raises SandboxError: the last one, or at once where another try can't help."""
+        return await self._tried(spec, self._backend(spec).start, self._pace.wait)
+
+    async def _tried(
+        self,
+        spec: SandboxSpec,
+        do: Callable[[SandboxSpec], Awaitable[T]],
+        turn: Callable[[], Awaitable[None]] = _at_once,
+    ) -> T:
+        """Raises SandboxError: the last one, or at once where another try can't help. `turn`: waits before each try."""
         self._check_image(spec)
         num_failed = 0
         while True:
-            await self._pace.wait()
+            await turn()
             try:
-                return await self._start_once(self._backend(spec), spec)
+                return await self._once(spec, do)
             except SandboxError as error:
                 num_failed += 1
                 if error.kind is SandboxFault.IMAGE:
@@ -202,13 +216,13 @@ class Boxes:
     def _memory_bytes(self, spec: SandboxSpec) -> int:
         return self._backend(spec).memory_bytes(spec)
 
-    async def _start_once(self, backend: SandboxBackend, spec: SandboxSpec) -> Sandbox:
+    async def _once(self, spec: SandboxSpec, do: Callable[[SandboxSpec], Awaitable[T]]) -> T:
         limit_s = self.config.start_timeout_s
         limit = asyncio.timeout(limit_s)
         try:
             with contained():
                 async with limit:
-                    return await backend.start(spec)
+                    return await do(spec)
         except SandboxError:
             raise
         except Exception as error:

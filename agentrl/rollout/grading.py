@@ -15,6 +15,8 @@ from agentrl.types import Grade, Trajectory
 
 MAX_TRIES = 2
 """Of a grade whose box broke (R3)."""
+NO_BOX = "no box to grade in"
+"""How the reason begins where a grade is unmeasured for lack of one."""
 _BROKEN = (SandboxFault.DIED, SandboxFault.CHANNEL)
 
 
@@ -34,7 +36,7 @@ async def measure(
             return await _measure(threads, env_class, trajectory, timeout_s, box)
         except SandboxError as error:
             if error.kind not in _BROKEN or num_tries == MAX_TRIES:
-                return Grade(reward=None, unmeasured=f"no box to grade in: {with_causes(error)}")
+                return Grade(reward=None, unmeasured=f"{NO_BOX}: {with_causes(error)}")
         except Exception as error:
             return Grade(reward=None, unmeasured=f"grade raised {with_causes(error)}")
         finally:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from agentrl.config import RolloutConfig
 from agentrl.errors import FaultShareError
 from agentrl.place import at
+from agentrl.rollout.grading import NO_BOX
 from agentrl.rollout.loop import AgentLoop, RolloutSpec
 from agentrl.types import Group, Sample, StopReason
 
@@ -90,7 +91,7 @@ class RolloutPool:
 
 
 class FaultGauge:
-    """Stops the run, with a name, once more than a share of its samples ended in a fault.
+    """Stops the run, with a name, once more than a share of its samples ended in a fault or had no box to be graded in.
 
     The share is of all samples, not of those that have ended: faults end faster than what goes well.
     """
@@ -98,23 +99,34 @@ class FaultGauge:
     def __init__(self, max_share: float, num_samples: int) -> None:
         self.max_share = max_share
         self.num_samples = num_samples
-        self.faults: Counter[StopReason] = Counter()
+        self.faults: Counter[str] = Counter()
 
     def add(self, sample: Sample) -> None:
         """Count a sample's final attempt. Raises FaultShareError."""
-        trajectory = sample.trajectory
-        assert trajectory.stop_reason is not None
-        if not trajectory.stop_reason.ending.retried:
+        fault = _fault(sample)
+        if fault is None:
             return
-        self.faults[trajectory.stop_reason] += 1
+        name, text = fault
+        self.faults[name] += 1
         if self.faults.total() <= self.max_share * self.num_samples:
             return
         counts = ", ".join(f"{reason} {num}" for reason, num in self.faults.items())
         raise FaultShareError(
             f"{self.faults.total()} of {self.num_samples} rollouts ended in a fault ({counts}), more than "
-            f"rollout.max_fault_share={self.max_share:g} allows. The last one, trajectory {trajectory.id}: "
-            f"{_first_line(trajectory.error)}"
+            f"rollout.max_fault_share={self.max_share:g} allows. The last one, trajectory {sample.trajectory.id}: "
+            f"{_first_line(text)}"
         )
+
+
+def _fault(sample: Sample) -> tuple[str, str | None] | None:
+    """(what to count it as, its text); None: a sample that was measured, or whose own environment kept it from that."""
+    reason, grade = sample.trajectory.stop_reason, sample.grade
+    assert reason is not None
+    if reason.ending.retried:
+        return reason, sample.trajectory.error
+    if grade is not None and (grade.unmeasured or "").startswith(NO_BOX):
+        return NO_BOX, grade.unmeasured
+    return None
 
 
 def _is_cut_off(reason: StopReason | None) -> bool:

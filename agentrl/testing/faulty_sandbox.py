@@ -39,6 +39,8 @@ class FaultyOptions(SandboxOptions):
     """What preflight finds missing."""
     not_enforced: tuple[str, ...] = ()
     missing_images: tuple[str, ...] = ()
+    pull_s: float = 0.0
+    """For each box whose spec has an image."""
     start_s: float = 0.0
     failing_starts: int = 0
     fault: SandboxFault = SandboxFault.START
@@ -69,6 +71,9 @@ class FaultySandboxes(SandboxBackend):
     async def preflight(self) -> Preflight:
         plan = self.options
         return Preflight(missing=plan.missing, not_enforced=plan.not_enforced, is_closed=False)
+
+    async def prepare(self, spec: SandboxSpec) -> None:
+        await asyncio.sleep(self.options.pull_s if spec.image else 0)
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         plan, number = self.options, self.num_starts

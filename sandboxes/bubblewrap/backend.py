@@ -25,6 +25,7 @@ from agentrl.sandboxes.system_calls import filter_program
 
 T = TypeVar("T")
 _COUNT = itertools.count()
+PREFLIGHT_S = 120.0
 HELD_BY = {
     "memory": "memory_bytes: held for each process by itself, not for all of a box",
     "pids": "max_processes: held by user id and rlimit",
@@ -42,10 +43,7 @@ REMEDIES = {
 
 
 class BubblewrapOptions(SandboxOptions):
-    """Options of `bubblewrap`."""
-
-    start_timeout_s: float = 30.0
-    """For a box to get ready."""
+    """`bubblewrap` has none."""
 
 
 class BubblewrapSandbox(ChannelSandbox):
@@ -55,7 +53,7 @@ class BubblewrapSandbox(ChannelSandbox):
         super().__init__(process.client, spec, environment={"PATH": python_path() + PATH})
         self._process, self._taken = process, taken
 
-    async def num_out_of_memory(self) -> int:
+    def num_out_of_memory(self, told: int) -> int:
         return self._taken.group.num_out_of_memory() if self._taken.group else 0
 
     async def end(self) -> None:
@@ -76,7 +74,13 @@ class BubblewrapBackend(ChannelBackend[BubblewrapSandbox]):
         missing = list(_missing_programs())
         if not missing:
             try:
-                await (await self.open(SandboxSpec())).stop()
+                async with asyncio.timeout(PREFLIGHT_S):
+                    box = await self.open(SandboxSpec())
+                await box.stop()
+            except TimeoutError:
+                missing.append(
+                    f"a box wasn't ready within {PREFLIGHT_S:g} s: this machine is overloaded, or bwrap hangs"
+                )
             except SandboxError as error:
                 missing.append(str(error))
         return Preflight(missing=tuple(missing), not_enforced=tuple(self._not_enforced()))
@@ -103,7 +107,7 @@ class BubblewrapBackend(ChannelBackend[BubblewrapSandbox]):
         return BubblewrapSandbox(process, spec, taken)
 
     async def _start(self, name: str, spec: SandboxSpec, taken: Taken) -> BoxProcess:
-        assert isinstance(self.options, BubblewrapOptions) and taken.lifeline is not None
+        assert taken.lifeline is not None
         lifeline, held = taken.lifeline
         settings = {"workdir": spec.workdir, "lifetime_s": spec.lifetime_s, "rlimits": self._rlimits(spec)}
         settings |= {"cgroups": taken.joins, "lifeline": lifeline, "close": [held]}
@@ -112,7 +116,7 @@ class BubblewrapBackend(ChannelBackend[BubblewrapSandbox]):
         argv = layout.argv(server, seccomp=taken.seccomp, lifeline=held)
         try:
             return await BoxProcess.start(
-                argv, name=name, timeout_s=self.options.start_timeout_s, pass_fds=taken.inherited,
+                argv, name=name, pass_fds=taken.inherited,
                 on_spawned=taken.close_files,
             )  # fmt: skip
         except SandboxError as error:

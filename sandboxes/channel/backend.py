@@ -59,4 +59,4 @@ def check(spec: SandboxSpec) -> None:
     if not spec.workdir.startswith("/") or spec.workdir.rstrip("/") in ("", "/tmp"):
         problem = f"workdir={spec.workdir!r}: name an absolute folder of its own"
     if problem is not None:
-        raise SandboxError(f"SandboxSpec.{problem}", SandboxFault.START)
+        raise SandboxError(f"SandboxSpec.{problem}", SandboxFault.UNAVAILABLE)  # no try after this one can help

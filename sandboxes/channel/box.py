@@ -57,9 +57,9 @@ class ChannelSandbox(Sandbox):
             self._ending = asyncio.ensure_future(self.end())
         await asyncio.shield(self._ending)
 
-    async def num_out_of_memory(self) -> int:
-        """How many processes the box's memory limit has killed."""
-        return 0
+    def num_out_of_memory(self, told: int) -> int:
+        """How many processes the box's memory limit has killed. `told`: by the server, where it can see that."""
+        return told
 
     def place(self, path: str) -> str:
         """Where a path of the contract is for the server; relative ones start at its workdir."""
@@ -115,11 +115,12 @@ class ChannelSandbox(Sandbox):
             return ExecResult(exit_code=126, stdout=b"" if num_streams > 1 else why, stderr=why * (num_streams > 1))
         try:
             result = _result(told, body, num_streams)
+            num_out_of_memory = self.num_out_of_memory(_integer(told["num_out_of_memory"]))
         except (KeyError, OverflowError, TypeError, ValueError) as error:
             raise SandboxError(
                 f"box {self._client.name} doesn't keep to its protocol: {error!r}", SandboxFault.CHANNEL
             ) from error
-        before, self._num_out_of_memory = self._num_out_of_memory, await self.num_out_of_memory()
+        before, self._num_out_of_memory = self._num_out_of_memory, num_out_of_memory
         return replace(result, out_of_memory=self._num_out_of_memory > before)
 
 

@@ -50,8 +50,8 @@ class Client:
         self._ready = self._expect(READY, 0)
         self._listening = asyncio.create_task(self._listen())
 
-    async def ready(self, timeout_s: float) -> None:
-        """The server runs. Raises TimeoutError."""
+    async def ready(self, timeout_s: float | None) -> None:
+        """The server runs. Raises TimeoutError; with None, whoever waits has a limit of its own."""
         await asyncio.wait_for(self._ready, timeout_s)
 
     async def ask(

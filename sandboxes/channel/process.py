@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 from asyncio.subprocess import PIPE, Process
@@ -13,6 +14,7 @@ from agentrl.errors import SandboxError, SandboxFault
 from agentrl.sandboxes.channel.client import Client
 from agentrl.visible import one_line
 
+LOGGER = logging.getLogger(__name__)
 MAX_WORDS_CHARACTERS = 500
 """Of what it wrote to stderr."""
 STOP_S = 5.0
@@ -33,11 +35,13 @@ class BoxProcess:
         argv: Sequence[str],
         *,
         name: str,
-        timeout_s: float,
+        timeout_s: float | None = None,
         pass_fds: Sequence[int] = (),
         on_spawned: Callable[[], None] = lambda: None,
     ) -> BoxProcess:
-        """`on_spawned`: called when the process is there, with the files that it inherits.
+        """`timeout_s`: None where the caller's own limit holds.
+
+        `on_spawned`: called when the process is there, with the files that it inherits.
 
         Raises SandboxError with what it wrote where it ends at once or isn't ready in time.
         """
@@ -60,7 +64,7 @@ class BoxProcess:
         except SandboxError:
             raise SandboxError(f"box {name} didn't start{await box.stop()}", SandboxFault.START) from None
         except BaseException:
-            await box.stop()
+            LOGGER.warning("box %s was given up before it was ready%s", name, await box.stop())
             raise
         return box
 

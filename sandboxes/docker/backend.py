@@ -42,6 +42,9 @@ OWNED = 'chown -hR "$1" "$2" && shift 2 && ' + SERVER
 NEEDS = "an image needs /bin/sh, and Python 3.7 or later in its PATH"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 """What Docker calls the machines for which there is a filter of system calls."""
+COUNTERS = ("/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/memory.events")
+"""Of cgroup v1 and v2: where a box sees what its memory limit killed. The engine itself tells of the first process
+only."""
 ARCHIVE_BYTES = 16 * 1024**2
 LIMITS = {
     "MemoryLimit": "memory_bytes",
@@ -78,6 +81,9 @@ class DockerBackend(ChannelBackend[DockerSandbox]):
 
     async def pull(self, image: str, tell: Callable[[str], None]) -> None:
         await self._images.pull(image, tell)
+
+    async def prepare(self, spec: SandboxSpec) -> None:
+        await self._images.ensure(self._image_of(spec))
 
     async def open(self, spec: SandboxSpec) -> DockerSandbox:
         """Who stops waiting leaves no container: one that was being made is removed when it is there."""
@@ -135,7 +141,7 @@ class DockerBackend(ChannelBackend[DockerSandbox]):
 
     def _create(self, api: APIClient, name: str, image: Image, spec: SandboxSpec, base_bytes: int) -> None:
         settings: dict[str, Any] = {"workdir": spec.workdir, "lifetime_s": spec.lifetime_s, "user": spec.user}
-        settings |= {"rlimits": {}, "cgroups": [], "filter": _filter(image.architecture)}
+        settings |= {"rlimits": {}, "cgroups": [], "counters": COUNTERS, "filter": _filter(image.architecture)}
         first = [OWNED, "sh", str(spec.user), spec.workdir] if spec.writable_root else [SERVER, "sh"]
         api.create_container(
             image.name,
@@ -148,7 +154,7 @@ class DockerBackend(ChannelBackend[DockerSandbox]):
             working_dir="/",
             healthcheck={"test": ["NONE"]},
             labels=leftovers.labels(self.run, spec.lifetime_s),
-            host_config=host_config(api, spec, self.options, base_bytes),
+            host_config=host_config(api, spec, self.options, base_bytes, image.volumes),
             use_config_proxy=False,  # it may hold a password
         )
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import SandboxError, SandboxFault
+from agentrl.sandboxes.docker import cache
 from agentrl.sandboxes.docker.engine import Engine, refused
 from agentrl.sandboxes.docker.options import DockerOptions
 from agentrl.visible import one_line
@@ -41,6 +42,8 @@ class Image:
     """Its own variables, PATH among them."""
     architecture: str
     """As Docker calls it, such as amd64."""
+    volumes: tuple[str, ...] = ()
+    """Folders for which it asks for volumes."""
 
 
 class Images:
@@ -50,6 +53,7 @@ class Images:
         self._engine, self._options = engine, options
         self._here: dict[str, Image] = {}
         self._pulls: dict[str, asyncio.Task[str]] = {}
+        self._touched: dict[str, float] = {}
 
     async def ensure(self, image: str) -> Image:
         """Here it is. Raises SandboxError of kind IMAGE, or HOST_FULL.
@@ -64,6 +68,7 @@ class Images:
             if found is None:
                 raise _no_image(image, "it was pulled, and is gone")
             self._here[image] = found
+        await self._touch(self._here[image].name)
         return self._here[image]
 
     def forget(self, image: str) -> None:
@@ -76,7 +81,9 @@ class Images:
         for number in range(1, self._options.max_pull_tries + 1):
             try:
                 await self._engine.call_long(lambda client: _pull(client, image, source, tell), timeout_s=STALL_S)
-                return image if "@" not in image else source
+                name = image if "@" not in image else source
+                await self._bound(name)
+                return name
             except SandboxError as error:
                 text = str(error).lower()
                 passes = any(sign in text for sign in (*_TOO_OFTEN, *_PASSING))
@@ -86,6 +93,22 @@ class Images:
                 tell(f"pulling {image}: {error}; try {number + 1} in {pause_s:.0f} s")
             await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
+
+    async def _touch(self, name: str) -> None:
+        """Before its use, so that no run removes it meanwhile."""
+        now = time.monotonic()
+        if self._options.max_image_bytes and now - self._touched.get(name, -cache.TOUCH_S) >= cache.TOUCH_S:
+            self._touched[name] = now
+            await self._engine.call(lambda client: cache.touch(client, name))
+
+    async def _bound(self, name: str) -> None:
+        """After the pull of one."""
+        max_bytes = self._options.max_image_bytes
+        if max_bytes is None:
+            return
+        await self._engine.call(lambda client: cache.mark(client, name))
+        gone = await self._engine.call(lambda client: cache.trim(client, max_bytes))
+        self._here = {image: found for image, found in self._here.items() if found.name not in gone}
 
     async def close(self) -> None:
         """Wait for no pull."""
@@ -127,7 +150,8 @@ def _look_up(client: APIClient, name: str) -> Image | None:
         return None
     variables = found["Config"].get("Env") or []
     environment = dict(variable.split("=", 1) for variable in variables)
-    return Image(name=name, environment=environment, architecture=found.get("Architecture", ""))
+    volumes = tuple(found["Config"].get("Volumes") or ())
+    return Image(name=name, environment=environment, architecture=found.get("Architecture", ""), volumes=volumes)
 
 
 def _pull(client: APIClient, image: str, source: str, tell: Tell) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from posixpath import normpath
 from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import SandboxError, SandboxFault
@@ -19,15 +21,19 @@ BYTES_PER_INODE = 16 * 1024
 INODE_BYTES = 1024
 """What an empty file costs in memory, about."""
 SHARED_MEMORY_SHARE, TMP_SHARE = 1 / 16, 1 / 4
-"""Of the disk; the rest is for workdir, or for /tmp where workdir lies in the image."""
+"""Of the disk; the rest is for workdir, or for /tmp where workdir lies in the image. The image's volumes share with
+/tmp, to equal parts."""
 SYSCTLS = {"kernel.shm_rmid_forced": "1", "kernel.msgmni": "16", "kernel.sem": "250 4000 32 16"}
 """What System V leaves behind its processes would take the box's memory for ever."""
 
 
-def host_config(client: APIClient, spec: SandboxSpec, options: DockerOptions, base_bytes: int) -> dict[str, Any]:
+def host_config(
+    client: APIClient, spec: SandboxSpec, options: DockerOptions, base_bytes: int, volumes: Sequence[str] = ()
+) -> dict[str, Any]:
     """For `create_container`. Raises SandboxError where the spec asks for what the run doesn't allow.
 
     `base_bytes`: what is written into workdir at the start; it counts neither as disk nor as memory of the spec.
+    `volumes`: folders for which the engine would make volumes on its disk, without a bound, because the image says so.
     """
     if spec.network and not options.allow_network:
         raise SandboxError(
@@ -44,7 +50,7 @@ def host_config(client: APIClient, spec: SandboxSpec, options: DockerOptions, ba
         memswap_limit=spec.memory_bytes + base_bytes,
         nano_cpus=int(spec.cpus * 1e9),
         read_only=not spec.writable_root,
-        tmpfs=_tmpfs(spec, base_bytes),
+        tmpfs=_tmpfs(spec, base_bytes, volumes),
         shm_size=int(disk_bytes(spec) * SHARED_MEMORY_SHARE),
         sysctls=SYSCTLS,
         ulimits=[{"Name": "core", "Soft": 0, "Hard": 0}],
@@ -61,13 +67,16 @@ def disk_bytes(spec: SandboxSpec) -> int:
     return min(spec.disk_bytes, int(room / (1 + INODE_BYTES / BYTES_PER_INODE)))
 
 
-def _tmpfs(spec: SandboxSpec, base_bytes: int) -> dict[str, str]:
+def _tmpfs(spec: SandboxSpec, base_bytes: int, volumes: Sequence[str]) -> dict[str, str]:
     size = disk_bytes(spec)
-    if spec.writable_root:
+    if (
+        spec.writable_root
+    ):  # its volumes hold what the image has there, and have no more of a bound than its other files
         return {"/tmp": _mount(size * (1 - SHARED_MEMORY_SHARE), "mode=1777")}
     rest = size * (1 - SHARED_MEMORY_SHARE - TMP_SHARE) + base_bytes
+    for_all = {"/tmp", *map(normpath, volumes)} - {normpath(spec.workdir), "/dev/shm"}
     return {
-        "/tmp": _mount(size * TMP_SHARE, "mode=1777"),
+        **dict.fromkeys(sorted(for_all), _mount(size * TMP_SHARE / len(for_all), "mode=1777")),
         spec.workdir: _mount(rest, f"mode=0755,uid={spec.user},gid={spec.user}"),
     }
 

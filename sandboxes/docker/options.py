@@ -24,5 +24,7 @@ class DockerOptions(SandboxOptions):
     """The host of a registry that is asked in Docker Hub's place."""
     max_pull_tries: int = Field(8, ge=1)
     """Where a registry says that it was asked too often, or its network fails; with growing pauses."""
+    max_image_bytes: int | None = Field(None, gt=0)
+    """The sum of the images that pulls brought; above it those used least recently are removed. None: all stay."""
     ready_timeout_s: float = Field(60.0, gt=0)
     """From an image that is here to a box that answers; also the limit of each single call to the engine."""

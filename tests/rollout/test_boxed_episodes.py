@@ -192,6 +192,21 @@ async def test_g11_the_run_goes_on_without_the_task_whose_image_is_missing(rende
         assert isinstance(stops, FaultShareError) and "gone:1 isn't there: pull it" in str(stops)
 
 
+async def test_grades_without_a_box_count_as_faults(renderer: Renderer) -> None:
+    """Rollouts that nobody can grade cost as much, and teach as little, as those that a fault ended."""
+    env = boxed(grading_image="gone:2")
+    async with open_boxes({"missing_images": ["gone:2"]}) as (boxes, _):
+        loop = make_loop(renderer, TextClient(renderer, *["red"] * 100), MemoryRecorder(), env=env, boxes=boxes)
+        (played,) = await RolloutPool(loop, RolloutConfig(max_fault_share=1), 0).run([_group(env, 0)])
+        assert all(sample.reward is None for sample in played.samples)
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await RolloutPool(loop, RolloutConfig(max_fault_share=0.5), 0).run([_group(env, 1)])
+        stops = caught.value
+        while isinstance(stops, BaseExceptionGroup):
+            stops = stops.exceptions[0]  # type: ignore[assignment]
+        assert isinstance(stops, FaultShareError) and "(no box to grade in 3)" in str(stops) and "gone:2" in str(stops)
+
+
 async def test_a_missing_image_for_grading_leaves_the_grade_unmeasured(renderer: Renderer) -> None:
     env = boxed(grading_image="gone:2")
     async with open_boxes({"missing_images": ["gone:2"]}) as (boxes, _):

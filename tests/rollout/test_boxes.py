@@ -260,3 +260,14 @@ def test_options_are_checked_by_their_backend(values: dict[str, Any], message: s
 def test_an_unknown_backend_is_named_with_near_ones() -> None:
     with pytest.raises(PluginError, match=r"unknown sandbox 'fautly'; known: .*faulty"):
         SandboxConfig(backend="fautly")
+
+
+async def test_who_waits_for_an_image_takes_no_place() -> None:
+    """A pull may take minutes; boxes whose image is here go past it."""
+    async with open_boxes({"pull_s": 30.0}, max_boxes=1) as (boxes, _):
+        pulling = asyncio.create_task(hold(boxes, SandboxSpec(image="slow:1")))
+        await asyncio.sleep(0.05)
+        await asyncio.wait_for(hold(boxes), 20)
+        assert not pulling.done() and boxes.room.num_boxes == 0
+        pulling.cancel()
+        await asyncio.gather(pulling, return_exceptions=True)

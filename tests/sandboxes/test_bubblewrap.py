@@ -183,8 +183,9 @@ BAD_SPECS = {
 
 @pytest.mark.parametrize("message", BAD_SPECS)
 async def test_a_spec_that_no_box_can_be_made_from_is_refused(message: str, bubblewrap: BubblewrapBackend) -> None:
-    with pytest.raises(SandboxError, match=message):
+    with pytest.raises(SandboxError, match=message) as raised:
         await bubblewrap.start(BAD_SPECS[message])
+    assert raised.value.kind in (SandboxFault.IMAGE, SandboxFault.UNAVAILABLE)  # another try doesn't help
 
 
 async def test_a_base_that_is_missing_is_as_an_image_that_is(bubblewrap: BubblewrapBackend) -> None:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import itertools
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from importlib import resources
 from pathlib import Path
 
+import psutil
 import pytest
 
 from agentrl.errors import SandboxError, SandboxFault
 from agentrl.sandbox import SandboxSpec
-from agentrl.sandboxes.channel.box import check_archive
+from agentrl.sandboxes.channel.box import ChannelSandbox, check_archive
 from agentrl.sandboxes.channel.client import Client
+from agentrl.sandboxes.channel.inside import processes
 from agentrl.sandboxes.channel.inside.server import HEADER
 from agentrl.sandboxes.channel.inside.tree import NUM_COMMANDS
 from agentrl.sandboxes.channel.process import BoxProcess
@@ -75,8 +79,6 @@ async def test_what_was_not_agreed_ends_this_channel_and_no_other(what: str) -> 
     ],
 )
 async def test_a_result_that_does_not_add_up_is_no_result(told: dict[str, object]) -> None:
-    from agentrl.sandboxes.channel.box import ChannelSandbox
-
     class Puppet(ChannelSandbox):
         async def end(self) -> None:
             await process.stop()
@@ -198,3 +200,53 @@ async def test_a_sweep_counts_what_it_removed(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(shutil, "rmtree", refused)
     assert await LocalBackend(LocalOptions(unsafe=True), run="test").sweep() == 1
+
+
+def test_what_forks_faster_than_it_is_stopped_holds_nobody_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look finds others; those that were found are killed all the same."""
+    new, sent = itertools.count(10**8), []
+    monkeypatch.setattr(processes, "STOP_S", 0.05)
+    monkeypatch.setattr(processes, "descendants", lambda root, spared: {next(new)})
+    monkeypatch.setattr(processes, "send_signal", lambda pid, number: sent.append((pid, number)))
+    assert processes.kill_descendants(1)
+    stopped, killed = ({pid for pid, sent_one in sent if sent_one == one} for one in (signal.SIGSTOP, signal.SIGKILL))
+    assert stopped == killed and 10**8 in stopped
+
+
+def _waiting(box: ChannelSandbox) -> list[psutil.Process]:
+    """The processes of a box of `local` that wait for its next command."""
+    servers = [one for one in psutil.Process().children() if f"{box.place('')}" in " ".join(one.cmdline())]
+    return servers[0].children(recursive=True)
+
+
+async def test_what_waits_for_a_command_is_there_only_while_nothing_runs() -> None:
+    """No command sees the processes of the next, and one whose processes were killed before it runs all the same."""
+    backend = LocalBackend(LocalOptions(unsafe=True), run="test")
+    box = await backend.start(SandboxSpec())
+    assert isinstance(box, ChannelSandbox)
+    first = await _two_waiting(box)
+    told = await box.exec("echo $$; ps -o pid= --ppid $(ps -o ppid= -p $PPID)", timeout_s=20)
+    own, *below_server = map(int, told.stdout.split())
+    assert [own] == [first[1].pid] and below_server == [first[0].pid]  # those that waited, and no others
+    session = await box.session()
+    assert (await session.run("echo open", timeout_s=20)).stdout == b"open\n"
+    assert len(_waiting(box)) == 2  # the shell and its supervisor
+    await session.close()
+    waiting = await _two_waiting(box)
+    for one in waiting:
+        one.kill()
+    async with asyncio.timeout(20):
+        while any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in waiting):
+            await asyncio.sleep(0.02)
+    assert (await box.exec("echo alive", timeout_s=20)).stdout == b"alive\n"
+    long = "x" * 100_000  # more than a pipe holds
+    assert (await box.exec("echo $LONG", environment={"LONG": long}, timeout_s=20)).stdout.decode() == long + "\n"
+    await backend.close()
+
+
+async def _two_waiting(box: ChannelSandbox) -> list[psutil.Process]:
+    """A supervisor, and what is to become a command."""
+    async with asyncio.timeout(20):
+        while len(found := _waiting(box)) != 2:
+            await asyncio.sleep(0.02)
+    return sorted(found, key=lambda one: one.pid)

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import docker
@@ -150,6 +151,32 @@ async def test_code_that_lies_in_the_image(engine: docker.APIClient, backend: Do
     )
     assert await says(two, "cat src/a.py; echo $MODE $PATH") == "one\nfast /opt/conda/bin:/usr/bin:/bin"
     assert (await one.exec("touch /usr/x", timeout_s=10)).exit_code != 0
+
+
+async def test_the_volumes_of_an_image_lie_in_memory(engine: docker.APIClient, backend: DockerBackend) -> None:
+    """The engine would make each on its disk, without a bound."""
+    before = engine.volumes()["Volumes"]
+    image = make_image(engine, "volumes", 'VOLUME ["/data", "/cache/", "/workspace", "/tmp"]')
+    box = await backend.start(replace(SPEC, image=image, disk_bytes=48 * 1024**2))
+    assert engine.volumes()["Volumes"] == before
+    fill = (
+        "for folder in /data /cache; do dd if=/dev/zero of=$folder/big bs=1M; stat -c %s $folder/big; done 2>/dev/null"
+    )
+    assert await says(box, fill) == "4194304\n4194304"  # /tmp's quarter, in three
+
+
+async def test_a_volume_that_holds_what_the_image_has_goes_with_its_box(
+    engine: docker.APIClient, backend: DockerBackend
+) -> None:
+    """Where folders of the image may be written to, its volumes keep their content; they end with the box."""
+    before = engine.volumes()["Volumes"] or []
+    image = make_image(engine, "full-volume", "RUN mkdir /data && echo kept > /data/file", "VOLUME /data")
+    boxes = [await backend.start(SandboxSpec(image=image, workdir="/data", writable_root=True)) for _ in range(2)]
+    assert await says(boxes[0], "cat file") == "kept"
+    assert len(engine.volumes()["Volumes"]) == len(before) + 2
+    await boxes[0].stop()
+    engine.kill(boxes[1].container)
+    await _until(lambda: len(engine.volumes()["Volumes"] or []) == len(before))
 
 
 async def test_no_network_is_made_for_a_box_g07(engine: docker.APIClient, backend: DockerBackend) -> None:

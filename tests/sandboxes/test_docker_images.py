@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import json
 import os
 import random
 import subprocess
 import sys
+import tarfile
 import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import docker
@@ -20,6 +23,7 @@ import pytest
 
 from agentrl.cli import main
 from agentrl.errors import SandboxError, SandboxFault
+from agentrl.sandboxes.docker import cache
 from agentrl.sandboxes.docker import images as module
 from agentrl.sandboxes.docker.engine import Engine
 from agentrl.sandboxes.docker.images import Images, mirrored
@@ -190,6 +194,58 @@ def test_who_gives_up_on_a_pull_need_not_wait_for_it(served: Registry) -> None:
         finally:
             let_go.set()
             pulling.kill()
+
+
+async def test_what_pulls_brought_is_bounded_g10(
+    engine: docker.APIClient, connection: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G10: the least recently used goes; never what is used, was used lately, or didn't come by a pull of ours."""
+    monkeypatch.setattr(cache, "KEEP_S", 0.0)
+    monkeypatch.setattr(cache, "TOUCH_S", 0.0)
+    images = Images(connection, DockerOptions(max_image_bytes=2_500_000))
+    foreign = "agentrl-mirrored/foreign:1"
+    engine.import_image_from_data(_tar(b"f" * 3_000_000), repository="agentrl-mirrored/foreign", tag="1")
+    with ExitStack() as stack:
+        registries = [stack.enter_context(registry(content=bytes([n]) * 1_000_000)) for n in range(5)]
+        names = [f"{served.address}/image:1" for served in registries]
+        try:
+            await images.ensure(foreign)
+            for name in names[:2]:
+                await images.ensure(name)
+            container = engine.create_container(names[0], ["/file"])["Id"]
+            await images.ensure(names[2])  # the first is used by a container, the second isn't
+            assert _here(engine, names) == [names[0], names[2]]
+            engine.remove_container(container)
+            await images.ensure(names[0])
+            await images.ensure(names[3])  # the first was used after the third
+            assert _here(engine, names) == [names[0], names[3]]
+            engine.tag(names[0], "agentrl-mirrored/somebodys")
+            monkeypatch.setattr(cache, "KEEP_S", 600.0)
+            for name in (names[4], names[1], names[2]):  # all were used a moment ago
+                await images.ensure(name)
+            assert _here(engine, names) == names
+            monkeypatch.setattr(cache, "KEEP_S", 0.0)
+            await Images(connection, DockerOptions(max_image_bytes=1)).pull(names[2], print)  # another run
+            assert _here(engine, [*names, foreign]) == [names[0], foreign]  # what has somebody's name stays
+        finally:
+            for one in engine.images():
+                for name in one["RepoTags"] or []:
+                    if name.startswith((cache.MARK, "agentrl-mirrored/", *(served.address for served in registries))):
+                        engine.remove_image(name, force=True)
+
+
+def _here(engine: docker.APIClient, names: list[str]) -> list[str]:
+    tags = {name for one in engine.images() for name in one["RepoTags"] or []}
+    return [name for name in names if name in tags]
+
+
+def _tar(content: bytes) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        info = tarfile.TarInfo("file")
+        info.size = len(content)
+        archive.addfile(info, io.BytesIO(content))
+    return out.getvalue()
 
 
 @pytest.fixture

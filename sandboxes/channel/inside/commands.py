@@ -58,6 +58,7 @@ class Run:
             "timed_out": timed_out,
             "shell_ended": shell_ended,
             "seconds": time.monotonic() - self.started,
+            "num_out_of_memory": self.server.num_out_of_memory(),
             "streams": [[len(kept), head, left_out] for kept, head, left_out in parts],
         }
         self.server.reply(self.number, told, b"".join(kept for kept, _, _ in parts))

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import json
 import os
 import resource
 import signal
 import struct
+import time
 
 from agentrl.sandboxes.channel.inside.closing import filter_calls, turn_into
 
@@ -22,10 +24,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 STATUS = struct.Struct(">i")
+"""What a supervisor tells: its command's exit code, then NOTHING_LEFT."""
+NOTHING_LEFT = -1
 NUM_FILES = 1024
 """Open at once in the server."""
 MARK_FILE = 8
 """Where a shell tells that a command ended; the commands themselves don't inherit it."""
+STOP_S = 1.0
+"""For stopping all that one command started; what has got away by then is met by the next round."""
 LIBC = ctypes.CDLL(None)
 PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
 WAITED = {signal.SIGCHLD, signal.SIGTERM}
@@ -69,7 +75,8 @@ def kill_descendants(root: int, spared: Collection[int] = ()) -> bool:
     Was there any?
     """
     stopped: set[int] = set()
-    while True:
+    until = time.monotonic() + STOP_S
+    while time.monotonic() < until:
         new = descendants(root, spared) - stopped
         if not new:
             break
@@ -94,48 +101,105 @@ def reap() -> tuple[dict[int, int], bool]:
         ended[pid] = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def supervise(command: dict[str, Any], files: list[int], status: int, settings: dict[str, Any]) -> None:
-    """The supervisor's whole life: tell the command's exit code; on SIGTERM, end everything below."""
+class Launch:
+    """A supervisor, the process below it that turns into a command, and our ends of the pipes to both.
+
+    Without a command it is made ahead: all that doesn't depend on one is done, and the process waits for `give`.
+    """
+
+    def __init__(self, settings: dict[str, Any], command: dict[str, Any] | None = None) -> None:
+        """Raises OSError where there can't be more processes."""
+        files, self.stdin = os.pipe()
+        readers = [os.pipe() for _ in range(3)]  # a shell: output, marks, status; else: stdout, stderr, status
+        source, self.source = os.pipe()
+        self.outputs, self.status = [reader for reader, _ in readers[:2]], readers[2][0]
+        theirs = [files, *(writer for _, writer in readers), source]
+        try:
+            self.pid = os.fork()
+        except OSError:
+            for file in (*theirs, self.stdin, *self.outputs, self.status, self.source):
+                os.close(file)
+            raise
+        if self.pid == 0:
+            try:
+                supervise(theirs, command, settings)
+            finally:
+                os._exit(1)
+        for file in theirs:
+            os.close(file)
+        if command is not None:
+            os.close(self.source)
+
+    def give(self, command: dict[str, Any]) -> bool:
+        """To the process that waits for it; False: that has ended, and all of this is closed.
+
+        Only while no command runs: one could have stopped the process, and this would wait for ever.
+        """
+        try:
+            with open(self.source, "wb", buffering=0) as source:
+                text = json.dumps(command).encode() if self._is_alive() else b""
+                while text:
+                    text = text[source.write(text) :]
+                    if not text:
+                        return True
+        except BrokenPipeError:
+            pass
+        for file in (self.stdin, *self.outputs, self.status):
+            os.close(file)
+        return False
+
+    def _is_alive(self) -> bool:
+        """The supervisor; without it nothing would watch over the command."""
+        try:
+            return os.waitpid(self.pid, os.WNOHANG) == (0, 0)
+        except ChildProcessError:
+            return False
+
+
+def supervise(files: list[int], command: dict[str, Any] | None, settings: dict[str, Any]) -> None:
+    """The supervisor's whole life: tell the command's exit code; on SIGTERM, end everything below.
+
+    `files`: stdin, two outputs, status, and where the command comes from if there is none yet.
+    """
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     child = os.fork()
     if child == 0:
-        become(command, files, settings)
+        become([*files[:3], files[4]], command, settings)
+    status = files[3]
     keep_open({status})
     is_ending = False
     while True:
-        is_ending |= signal.sigwait(WAITED) == signal.SIGTERM
         ended, has_more = reap()
         if child in ended:
             os.write(status, STATUS.pack(ended[child]))
         if not has_more:
+            os.write(status, STATUS.pack(NOTHING_LEFT))  # its own end takes a while longer
             os._exit(0)
         if is_ending:
             kill_descendants(os.getpid())
+        is_ending |= signal.sigwait(WAITED) == signal.SIGTERM
 
 
-def become(command: dict[str, Any], files: list[int], settings: dict[str, Any]) -> None:
+def become(files: list[int], command: dict[str, Any] | None, settings: dict[str, Any]) -> None:
     """Turn into the command, or end with 127 or 126 and the reason on stderr, as a shell does.
 
-    `files`: what its descriptors 0, 1, 2 and MARK_FILE are to be.
+    `files`: stdin, two outputs, and where the command comes from if there is none yet.
     """
+    keep_open([*files, *settings["cgroups"]])  # also of our own end of the last: there would be no end to what comes
+    failure: Exception | None = None
+    try:
+        close_off(settings)
+    except OSError as error:  # is told when there is somebody to tell it to
+        failure = error
+    command = command or receive(files[3])
+    files = [files[0], files[1], files[1], files[2]] if command["is_shell"] else files[:3]
     errors = os.dup2(files[2], NUM_FILES - 1, inheritable=False)
     try:
-        for group in settings["cgroups"]:
-            os.write(group, b"0")
-        os.setsid()
+        if failure is not None:
+            raise failure
         above = [os.dup2(old, errors - 1 - number) for number, old in enumerate(files)]
         kept = [os.dup2(old, new) for old, new in zip(above, (0, 1, 2, MARK_FILE))]  # noqa: B905 - Python 3.7
         keep_open([*kept, errors])
-        for name, limit in settings["rlimits"].items():
-            resource.setrlimit(getattr(resource, name), (limit, limit))
-        if settings.get("user"):
-            turn_into(settings["user"])
-        if settings.get("filter"):
-            filter_calls(settings["filter"])
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.umask(0o022)
         os.chdir(as_bytes(command["cwd"]))
         environment = {as_bytes(name): as_bytes(value) for name, value in command["environment"].items()}
         execute([as_bytes(word) for word in command["argv"]], environment)
@@ -144,6 +208,33 @@ def become(command: dict[str, Any], files: list[int], settings: dict[str, Any]) 
         text = f"can't run {command['argv'][0]} in {command['cwd']}: {reason}\n"
         os.write(errors, text.encode("utf-8", "replace"))
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+
+def close_off(settings: dict[str, Any]) -> None:
+    """All that a command is limited by, whatever it is. Raises OSError."""
+    for group in settings["cgroups"]:
+        os.write(group, b"0")
+    os.setsid()
+    for name, limit in settings["rlimits"].items():
+        resource.setrlimit(getattr(resource, name), (limit, limit))
+    if settings.get("user"):
+        turn_into(settings["user"])
+    if settings.get("filter"):
+        filter_calls(settings["filter"])
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.umask(0o022)
+
+
+def receive(source: int) -> dict[str, Any]:
+    """The command, once it is there. Where there never will be one, this process ends."""
+    with open(source, "rb") as file:
+        text = file.read()
+    if not text:
+        os._exit(0)
+    command: dict[str, Any] = json.loads(text)
+    return command
 
 
 def execute(argv: list[bytes], environment: dict[bytes, bytes]) -> None:

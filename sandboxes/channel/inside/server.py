@@ -21,7 +21,9 @@ from agentrl.sandboxes.channel.inside.processes import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_DUMPABLE,
     WAITED,
+    Launch,
     as_bytes,
+    descendants,
     kill_descendants,
     prctl,
     reap,
@@ -46,6 +48,7 @@ class Server:
 
     `settings`: workdir, lifetime_s, rlimits {name: limit}, cgroups [open files to join through]; where the server is
     root's, the user of its commands and files; where nothing outside filters system calls, the filter of its commands;
+    counters: files that count what the box's memory limit killed, where the host can't see that;
     lifeline: an open file that ends when the box has lost its keeper, though somebody may hold the channel; close:
     files that were inherited and are others'.
     """
@@ -57,6 +60,10 @@ class Server:
         self.trees: dict[int, Tree] = {}
         self.shells: dict[int, Shell] = {}
         self.running: dict[int, Tree] = {}
+        self.spare: Launch | None = None
+        """For the next command. There is one only while nothing of any command runs: what nobody could reach before
+        it gets its command carries nothing from one to the next."""
+        self.has_strays = False
         self.poll = select.poll()
         self.handlers: dict[int, Callable[[int], object]] = {}
         self.incoming, self.outgoing = bytearray(), bytearray()
@@ -72,6 +79,7 @@ class Server:
             for tree in list(self.trees.values()):
                 tree.on_time(now)
             self.is_over = now >= self.ends_at
+            self._prepare()
             due = min([self.ends_at] + [tree.next_time() for tree in self.trees.values()])
             for file, _ in self.poll.poll(min(max(0, due - now), POLL_S) * 1000 + 1):
                 if file in self.handlers:  # what came before may have closed it
@@ -97,6 +105,33 @@ class Server:
         cwd = os.path.join(self.settings["workdir"], request.get("cwd") or "")
         return {"argv": argv, "cwd": cwd, "environment": request["environment"]}
 
+    def num_out_of_memory(self) -> int:
+        """How many processes the box's memory limit has killed, by the first of the files that is there."""
+        for path in self.settings.get("counters", ()):
+            try:
+                with open(path, "rb") as file:
+                    words = file.read().split()
+            except OSError:
+                continue
+            return int(words[words.index(b"oom_kill") + 1]) if b"oom_kill" in words else 0
+        return 0
+
+    def launch(self, command: dict[str, Any]) -> Launch:
+        """The processes for a command. Raises OSError where there can't be more."""
+        spare, self.spare = self.spare, None
+        if spare is not None and spare.give(command):
+            return spare
+        return Launch(self.settings, command)
+
+    def _prepare(self) -> None:
+        """Start a spare one while the host has its replies and nothing runs."""
+        if self.trees or self.has_strays or self.outgoing or self.spare is not None:
+            return
+        try:  # noqa: SIM105 - contextlib takes long to load
+            self.spare = Launch(self.settings)
+        except OSError:  # the box is full; the next command will be told
+            pass
+
     def end(self, supervisor: int) -> None:
         """A supervisor ended, or was killed; then what it watched over has become ours."""
         was_killed = os.waitpid(supervisor, 0)[1] != 0
@@ -104,6 +139,7 @@ class Server:
         until = time.monotonic() + KILL_S
         while was_killed and kill_descendants(os.getpid(), self.trees) and time.monotonic() < until:
             time.sleep(0.001)
+        self.has_strays = (was_killed or self.has_strays) and bool(descendants(os.getpid(), self.trees))
         self._reap_strays()
 
     def reply(self, number: int, told: dict[str, Any], body: bytes = b"") -> None:

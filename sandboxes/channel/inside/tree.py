@@ -8,7 +8,7 @@ import select
 import signal
 import time
 
-from agentrl.sandboxes.channel.inside.processes import STATUS, send_signal, supervise
+from agentrl.sandboxes.channel.inside.processes import NOTHING_LEFT, STATUS, send_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,33 +43,20 @@ class Tree:
         self.timed_out = False
         self.pending = bytearray()
         self.is_closing = False
-        theirs_in, ours_in = os.pipe()
-        self.stdin: int | None = ours_in
-        readers = [os.pipe() for _ in range(3)]  # a shell: output, marks, status; else: stdout, stderr, status
-        ours, theirs = [reader for reader, _ in readers], [writer for _, writer in readers]
-        files = [theirs_in, theirs[0], theirs[0], theirs[1]] if is_shell else [theirs_in, *theirs[:2]]
-        try:
-            self.pid = os.fork()
-        except OSError:
-            for file in (theirs_in, ours_in, *ours, *theirs):
-                os.close(file)
-            raise
-        if self.pid == 0:
-            try:
-                supervise(command, files, theirs[2], server.settings)
-            finally:
-                os._exit(1)
-        for file in (theirs_in, *theirs):
-            os.close(file)
-        os.set_blocking(ours_in, False)
-        self._watch(ours, is_shell)
+        self.is_gone = False
+        self.stdin: int | None
+        launch = server.launch({**command, "is_shell": is_shell})
+        self.pid, self.stdin, self.status = launch.pid, launch.stdin, launch.status
+        self.outputs = {file: stream for stream, file in enumerate(launch.outputs)}
+        self.marks = launch.outputs[1] if is_shell else None
+        if self.marks is not None:
+            del self.outputs[self.marks]
+        self._watch()
 
-    def _watch(self, ours: list[int], is_shell: bool) -> None:
-        self.status = ours[2]
-        self.outputs = {ours[0]: 0} if is_shell else {ours[0]: 0, ours[1]: 1}
-        self.marks = ours[1] if is_shell else None
-        for file in ours:
-            os.set_blocking(file, False)
+    def _watch(self) -> None:
+        for file in (self.stdin, self.status, self.marks, *self.outputs):
+            if file is not None:
+                os.set_blocking(file, False)
         for file in self.outputs:
             self.server.watch(file, select.POLLIN, self._on_output)
         if self.marks is not None:
@@ -151,17 +138,26 @@ class Tree:
 
     def _on_status(self, file: int) -> None:
         data = os.read(file, STATUS.size)
-        if data:
-            (self.exit_code,) = STATUS.unpack(data)
+        told = STATUS.unpack(data)[0] if data else NOTHING_LEFT
+        if told != NOTHING_LEFT:
+            self.exit_code = told
             self.drain_until = time.monotonic() + DRAIN_S
             if not self.outputs:
                 self.kill()
             return
-        self.kill_at = float("inf")  # its process id may be another's from now on
-        self.server.end(self.pid)
+        self.deadline, self.drain_until, self.kill_at = None, None, float("inf")
+        if not data:  # its process id may be another's from now on
+            self.server.end(self.pid)
+            self.server.close(self.status)
+        if not self.is_gone:
+            self.is_gone = True
+            self._finish()
+
+    def _finish(self) -> None:
         self.drain()
-        for open_file in (self.status, self.stdin, self.marks, *self.outputs):
+        for open_file in (self.stdin, self.marks, *self.outputs):
             if open_file is not None:
                 self.server.close(open_file)
+        self.stdin, self.marks, self.outputs = None, None, {}
         # A supervisor that couldn't tell was killed, and only the command could do that.
         self.owner.gone(128 + signal.SIGKILL if self.exit_code is None else self.exit_code)
