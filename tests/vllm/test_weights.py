@@ -255,6 +255,25 @@ async def test_i01_an_engine_that_keeps_its_cache_is_found_however_small_the_upd
     assert engine.is_stopped
 
 
+@pytest.mark.parametrize("num_ids", [12, 60], ids=["shorter", "longer"])
+async def test_i01_canaries_shorter_and_longer_than_a_block_find_a_cache_that_was_kept(
+    pair: Pair, num_ids: int
+) -> None:
+    """Case I01: what is in the cache is the canary's own beginning, or a prompt beside it."""
+    ids = list(range(20, 20 + num_ids))
+    for kind in (KeepsCache, Spared):
+        engine = kind.of(pair.engine)
+        await engine.pause("keep", ids)
+        await engine.resume()
+        scoring = engine.score(ids[:-4], ids[-4:])
+        if kind is KeepsCache:
+            with pytest.raises(EngineError, match="kept its cache when it was paused: 32 ids"):
+                await scoring
+        else:
+            logprobs, _ = await scoring
+            assert logprobs == pytest.approx(pair.policy.logprobs(ids, range(num_ids - 4, num_ids)), abs=1e-4)
+
+
 class Deaf(Spared):
     """Answers that all is well, and loads nothing."""
 

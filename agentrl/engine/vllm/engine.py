@@ -167,7 +167,7 @@ class VllmEngine:
         sampled and thrown away. The first time after a pause it is told to: nothing from before must be found there.
         """
         sampling = {"temperature": 1.0, "seed": 0, "logprobs": 0, "prompt_logprobs": 0}
-        ids, witness = prompt_ids + forced_ids, self._witness
+        ids, witness, self._witness = prompt_ids + forced_ids, self._witness, None
         if witness is None:
             answer = await self._generate(ids, sampling)
         elif witness == ids[: len(witness)]:
@@ -177,7 +177,6 @@ class VllmEngine:
             asking = self._generate(witness, {"temperature": 0.0}, self._salt)
             answer, asked = await asyncio.gather(self._generate(ids, sampling), asking)
             self._check_cleared(asked)
-        self._witness = None
         given = answer["prompt_logprobs"][len(prompt_ids) :]
         logprobs = [float(entry[str(id)]["logprob"]) for entry, id in zip(given, forced_ids, strict=True)]
         spans = answer["choices"][0]["weight_versions"]
