@@ -250,7 +250,7 @@ class KeepsCache(Spared):
 async def test_i01_an_engine_that_keeps_its_cache_is_found_however_small_the_update(pair: Pair) -> None:
     """Case I01: the canary's logprobs are computed anew, so they would pass."""
     engine = KeepsCache.of(pair.engine)
-    with pytest.raises(PublishError, match="engine 'vllm' kept its cache when it was paused: 32 ids"):
+    with pytest.raises(PublishError, match="kept its cache when it was paused"):
         await publish(pair, sync_of(pair, GlooTransport(), engine), scale=1e-7)
     assert engine.is_stopped
 
@@ -267,7 +267,7 @@ async def test_i01_canaries_shorter_and_longer_than_a_block_find_a_cache_that_wa
         await engine.resume()
         scoring = engine.score(ids[:-4], ids[-4:])
         if kind is KeepsCache:
-            with pytest.raises(EngineError, match="kept its cache when it was paused: 32 ids"):
+            with pytest.raises(EngineError, match="kept its cache when it was paused"):
                 await scoring
         else:
             logprobs, _ = await scoring

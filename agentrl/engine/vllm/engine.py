@@ -166,13 +166,12 @@ class VllmEngine:
         As logprobs of a prompt, which vLLM computes anew and takes from no cache unless it is told to; one more id is
         sampled and thrown away. The first time after a pause it is told to: nothing from before must be found there.
         """
-        sampling = {"temperature": 1.0, "seed": 0, "logprobs": 0, "prompt_logprobs": 0}
+        sampling = {"temperature": 1.0, "seed": 0, "logprobs": 0, "prompt_logprobs": 0, "detokenize": False}
         ids, witness, self._witness = prompt_ids + forced_ids, self._witness, None
         if witness is None:
             answer = await self._generate(ids, sampling)
         elif witness == ids[: len(witness)]:
-            answer = await self._generate(ids, sampling | {"skip_reading_prefix_cache": False}, self._salt)
-            self._check_cleared(answer)
+            answer = await self._score_by_cache(ids, sampling)
         else:
             asking = self._generate(witness, {"temperature": 0.0}, self._salt)
             answer, asked = await asyncio.gather(self._generate(ids, sampling), asking)
@@ -181,6 +180,15 @@ class VllmEngine:
         logprobs = [float(entry[str(id)]["logprob"]) for entry, id in zip(given, forced_ids, strict=True)]
         spans = answer["choices"][0]["weight_versions"]
         return logprobs, [int(spans[0]["version"])] * len(forced_ids)
+
+    async def _score_by_cache(self, ids: list[int], sampling: dict[str, Any]) -> Any:
+        """Score the canary, whose beginning must not be in the cache any more."""
+        try:
+            answer = await self._generate(ids, sampling | {"skip_reading_prefix_cache": False}, self._salt)
+        except EngineError as error:  # vLLM leaves logprobs of cached ids empty: whatever is in memory there, or a 500
+            raise EngineError(f"{error}. It may have kept its cache when it was paused") from error
+        self._check_cleared(answer)
+        return answer
 
     async def _generate(self, ids: list[int], sampling: dict[str, Any], salt: str | None = None) -> Any:
         """One id."""
