@@ -209,7 +209,7 @@ async def test_the_receiver_for_tests_says_what_the_real_one_says(pair: Pair, fo
     options = {"path": str(folder / "weights" / "weights.safetensors")}
     with pytest.raises(EngineError, match="vllm"):
         await receiver.receive(sent.manifest, options)  # nothing has begun
-    await receiver.pause("keep")
+    await receiver.pause("keep", PROMPT + FORCED)
     for wrong in (partial(sent), renamed(sent), reshaped(sent)):
         await receiver.begin_update()
         with pytest.raises(EngineError, match="what is sent doesn't hold the tensors that it should"):
