@@ -22,8 +22,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import BroadcastOptions, FileStore, ProcessGroupGloo, Work
 from torch.storage import TypedStorage
 
-MAX_PENDING = 4
-"""Broadcasts that are on their way at once."""
+MAX_PENDING_BYTES = 1 << 28
+"""Of broadcasts that are on their way at once, or two tensors: what travels while one is loaded."""
 _DTYPE_NAMES = {"float64": "F64", "float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 """torch's names, and those of a safetensors file."""
 
@@ -188,12 +188,16 @@ class GlooGroup:
         """
         options = BroadcastOptions()
         options.rootRank = options.rootTensor = 0
+        pending_bytes = 0
         for tensor in tensors:
             if self._group is None:
                 raise RuntimeError("the group is closed")
             self._pending.append((tensor, self._group.broadcast([tensor], options)))
-            if len(self._pending) > MAX_PENDING:
-                yield self._next_done()
+            pending_bytes += tensor.nbytes
+            while pending_bytes > MAX_PENDING_BYTES and len(self._pending) > 1:
+                done = self._next_done()
+                pending_bytes -= done.nbytes
+                yield done
         while self._pending:
             yield self._next_done()
 

@@ -130,8 +130,11 @@ class RemoteReceiver(Protocol):
         """Processes that hold the model together; each receives every tensor."""
         ...
 
-    async def pause(self, mode: PauseMode) -> None:
-        """Sample nothing. Where replies are kept, their caches are computed anew when they go on."""
+    async def pause(self, mode: PauseMode, canary_ids: Sequence[int]) -> None:
+        """Sample nothing. Where replies are kept, their caches are computed anew when they go on.
+
+        `canary_ids`: what `score` will be asked for after it, prompt and continuation.
+        """
         ...
 
     async def meet(self, transport: str, options: dict[str, Any]) -> None:

@@ -166,7 +166,8 @@ class RemoteSync(WeightSync[RemoteReceiver]):
     ) -> list[float]:
         """max |engine - expected| of the canary, per engine. Whatever goes wrong, no engine serves after it."""
         try:
-            await all_of(engine.pause(self._pause_mode) for engine in self._engines)
+            canary_ids = canary.prompt_ids + canary.forced_ids
+            await all_of(engine.pause(self._pause_mode, canary_ids) for engine in self._engines)
             await self._update(version, sent, sums)
             await all_of(engine.end_update(version) for engine in self._engines)
             await all_of(engine.resume() for engine in self._engines)

@@ -6,7 +6,7 @@ Tensors come as they do to a vLLM worker, by the same code (`agentrl.transfer`);
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ class ModelReceiver:
         self._is_updating = False
         self._group: GlooGroup | None = None
 
-    async def pause(self, mode: str = "keep") -> None:
+    async def pause(self, mode: str = "keep", canary_ids: Sequence[int] = ()) -> None:
         """Nothing runs here."""
         self._note(f"pause {mode}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -44,7 +44,7 @@ class Paused:
     def __getattr__(self, name: str) -> object:
         return getattr(self.engine, name)
 
-    async def pause(self, mode: str) -> None:
+    async def pause(self, mode: str, canary_ids: Sequence[int]) -> None:
         await post(self.engine, f"/pause?{self.query}")
 
 

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import secrets
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Literal, Self
 
@@ -25,7 +25,7 @@ PauseMode = Literal["keep", "wait", "abort"]
 _TIMEOUT_S = 300.0
 _TRUSTS_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For servers that speak no TLS: to read the system's certificates takes 20 ms for each request."""
-_CACHED = [0] * 34
+_WITNESS = [0] * 34
 """A prompt that fills one block of the cache, and one id more: the last id is never taken from there."""
 _DEATH_LOOKS, _DEATH_LOOK_S = 4, 0.25
 
@@ -48,9 +48,9 @@ class VllmEngine:
         self._process = VllmProcess(options=options)
         self._is_paused = self._is_updating = False
         self._salt = secrets.token_hex(8)
-        """Of a prompt that is in the cache whenever the engine is paused."""
-        self._was_paused = False
-        """Is it yet to be asked whether the last pause has cleared the cache?"""
+        """Of what is asked here, so that nobody else's prompts are found in the cache."""
+        self._witness: list[int] | None = None
+        """A prompt that was in the cache when the engine was paused; None: none, or it isn't there any more."""
 
     @property
     def url(self) -> str:
@@ -64,7 +64,7 @@ class VllmEngine:
 
     async def start(self) -> None:
         """Start the server, or start it anew, and wait until it serves version 0. Raises ConfigError, EngineError."""
-        self.version, self._is_paused, self._is_updating, self._was_paused = 0, False, False, False
+        self.version, self._is_paused, self._is_updating, self._witness = 0, False, False, None
         try:
             await self._process.start(self._on_wait)
             await self._post("/update_weight_version", {"new_version": "0"})
@@ -109,15 +109,19 @@ class VllmEngine:
         """Processes that hold the model together."""
         return max(1, len(self._options.devices))
 
-    async def pause(self, mode: PauseMode = "keep") -> None:
+    async def pause(self, mode: PauseMode = "keep", canary_ids: Sequence[int] = ()) -> None:
         """Sample nothing; what runs is kept as it is, finished first, or aborted. Every cache is cleared.
 
-        The cache of what is kept is computed anew, by then with the new weights, when it goes on.
+        The cache of what is kept is computed anew, by then with the new weights, when it goes on. A prompt is put in
+        the cache first, by which `score` sees that it was cleared: the canary's own beginning where it is long enough.
         """
         if not self._is_paused:  # or it would not answer
-            await self._count_cached()
+            begins = list(canary_ids[: len(_WITNESS)])
+            witness = begins if len(begins) == len(_WITNESS) else _WITNESS
+            await self._generate(witness, {"temperature": 0.0}, self._salt)
+            self._witness = witness
         await self._post(f"/pause?mode={mode}&clear_cache=true")
-        self._is_paused = self._was_paused = True
+        self._is_paused = True
 
     async def resume(self) -> None:
         """Go on."""
@@ -159,30 +163,46 @@ class VllmEngine:
     async def score(self, prompt_ids: list[int], forced_ids: list[int]) -> tuple[list[float], list[int]]:
         """Logprobs (temperature 1) of `forced_ids` after `prompt_ids`, and the version in force. Raises EngineError.
 
-        As logprobs of a prompt, which are computed anew and never come from a cache; one more id is sampled and thrown
-        away. So the caches are asked as well, once after each pause: they must hold nothing from before it.
+        As logprobs of a prompt, which vLLM computes anew and takes from no cache unless it is told to; one more id is
+        sampled and thrown away. The first time after a pause it is told to: nothing from before must be found there.
         """
-        sampling = {"max_tokens": 1, "temperature": 1.0, "seed": 0, "logprobs": 0, "prompt_logprobs": 0}
-        body = {"token_ids": prompt_ids + forced_ids, "sampling_params": sampling, "model": self.model}
-        scoring = self._post("/inference/v1/generate", body)
-        was_paused, self._was_paused = self._was_paused, False
-        num_cached, answer = await asyncio.gather(self._count_cached(), scoring) if was_paused else (0, await scoring)
-        if num_cached:
-            raise EngineError(
-                f"engine {self.name!r} kept its cache when it was paused: {num_cached} ids of a prompt still come from "
-                "the weights before"
-            )
+        sampling = {"temperature": 1.0, "seed": 0, "logprobs": 0, "prompt_logprobs": 0, "detokenize": False}
+        ids, witness, self._witness = prompt_ids + forced_ids, self._witness, None
+        if witness is None:
+            answer = await self._generate(ids, sampling)
+        elif witness == ids[: len(witness)]:
+            answer = await self._score_by_cache(ids, sampling)
+        else:
+            asking = self._generate(witness, {"temperature": 0.0}, self._salt)
+            answer, asked = await asyncio.gather(self._generate(ids, sampling), asking)
+            self._check_cleared(asked)
         given = answer["prompt_logprobs"][len(prompt_ids) :]
         logprobs = [float(entry[str(id)]["logprob"]) for entry, id in zip(given, forced_ids, strict=True)]
         spans = answer["choices"][0]["weight_versions"]
         return logprobs, [int(spans[0]["version"])] * len(forced_ids)
 
-    async def _count_cached(self) -> int:
-        """Ask for a prompt that nobody else asks for; how many of its ids were in the cache already."""
-        sampling = {"max_tokens": 1, "temperature": 0.0}
-        body = {"token_ids": _CACHED, "sampling_params": sampling, "model": self.model, "cache_salt": self._salt}
-        usage = (await self._post("/inference/v1/generate", body))["usage"]
-        return int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+    async def _score_by_cache(self, ids: list[int], sampling: dict[str, Any]) -> Any:
+        """Score the canary, whose beginning must not be in the cache any more."""
+        try:
+            answer = await self._generate(ids, sampling | {"skip_reading_prefix_cache": False}, self._salt)
+        except EngineError as error:  # vLLM leaves logprobs of cached ids empty: whatever is in memory there, or a 500
+            raise EngineError(f"{error}. It may have kept its cache when it was paused") from error
+        self._check_cleared(answer)
+        return answer
+
+    async def _generate(self, ids: list[int], sampling: dict[str, Any], salt: str | None = None) -> Any:
+        """One id."""
+        body = {"token_ids": ids, "sampling_params": {"max_tokens": 1} | sampling, "model": self.model}
+        return await self._post("/inference/v1/generate", body | ({"cache_salt": salt} if salt else {}))
+
+    def _check_cleared(self, answer: Any) -> None:
+        """Raises EngineError where some of a prompt came from the cache."""
+        details = answer["usage"].get("prompt_tokens_details") or {}
+        if num_cached := details.get("cached_tokens"):
+            raise EngineError(
+                f"engine {self.name!r} kept its cache when it was paused: {num_cached} ids of a prompt still come from "
+                "the weights before"
+            )
 
     async def _post(self, path: str, body: dict[str, Any] | None = None) -> Any:
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
