@@ -1,7 +1,7 @@
 #!/bin/bash
 set -uxo pipefail
 cd /testbed
-git checkout 822dbf832eb0e56d7f588bef3220761d5ac69961 tests/test_cells.py
+git checkout 2144664f251615befe18f9cf6d824e31be1d4a0f tests/test_cells.py
 git apply -v - <<'EOF_OF_TEST_PATCH'
 diff --git a/tests/test_cells.py b/tests/test_cells.py
 index 6d60c4c..4f88ec1 100644
@@ -28,4 +28,4 @@ EOF_OF_TEST_PATCH
 : '>>>>> Start Test Output'
 python3 -m pytest -rA -p no:cacheprovider tests/test_cells.py tests/test_csv.py tests/test_markdown.py tests/test_table.py
 : '>>>>> End Test Output'
-git checkout 822dbf832eb0e56d7f588bef3220761d5ac69961 tests/test_cells.py
+git checkout 2144664f251615befe18f9cf6d824e31be1d4a0f tests/test_cells.py

@@ -1,16 +1,16 @@
 #!/bin/bash
 set -uxo pipefail
 cd /testbed
-git checkout 2ef4cbfc1e31b177c3728aacb5a2e7796bdfce96 tests/test_table.py
+git checkout ef7ca64d0c71dca4d080b305589c4c4bf7d042b4 tests/test_table.py
 git apply -v - <<'EOF_OF_TEST_PATCH'
 diff --git a/tests/test_table.py b/tests/test_table.py
-index 6252531..42461a6 100644
+index 62170a5..c8d2734 100644
 --- a/tests/test_table.py
 +++ b/tests/test_table.py
-@@ -98,3 +98,21 @@ def test_options_of_the_caller_stay_as_they_are():
-     align = {"a": "right"}
-     Table(["a"], align=align).align["a"] = "left"
-     assert align == {"a": "right"}
+@@ -105,3 +105,21 @@ def test_tables_share_no_options():
+     first = Table(["people"])
+     first.align["people"] = "right"
+     assert Table(["city"]).align == {}
 +
 +
 +def test_sort_by_with_empty_cells():
@@ -33,4 +33,4 @@ EOF_OF_TEST_PATCH
 : '>>>>> Start Test Output'
 python3 -m pytest -rA -p no:cacheprovider tests/test_cells.py tests/test_csv.py tests/test_markdown.py tests/test_table.py
 : '>>>>> End Test Output'
-git checkout 2ef4cbfc1e31b177c3728aacb5a2e7796bdfce96 tests/test_table.py
+git checkout ef7ca64d0c71dca4d080b305589c4c4bf7d042b4 tests/test_table.py

@@ -1,7 +1,7 @@
 #!/bin/bash
 set -uxo pipefail
 cd /testbed
-git checkout c0c19dbb0dec5283d1d2a0d7188480b185870916 tests/test_markdown.py
+git checkout eaa18ddf6dbc549d68be7cdff76df25a19cd5183 tests/test_markdown.py
 git apply -v - <<'EOF_OF_TEST_PATCH'
 diff --git a/tests/test_markdown.py b/tests/test_markdown.py
 index fcc630f..465bd30 100644
@@ -37,4 +37,4 @@ EOF_OF_TEST_PATCH
 : '>>>>> Start Test Output'
 python3 -m pytest -rA -p no:cacheprovider tests/test_cells.py tests/test_csv.py tests/test_markdown.py tests/test_table.py
 : '>>>>> End Test Output'
-git checkout c0c19dbb0dec5283d1d2a0d7188480b185870916 tests/test_markdown.py
+git checkout eaa18ddf6dbc549d68be7cdff76df25a19cd5183 tests/test_markdown.py

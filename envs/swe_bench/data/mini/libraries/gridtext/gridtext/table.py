@@ -6,14 +6,14 @@ from gridtext import cells, layout, markdown, styles
 class Table:
     """Rows of cells under named columns."""
 
-    def __init__(self, columns, rows=[], align={}):
+    def __init__(self, columns, rows=None, align={}):
         self.columns = [str(column) for column in columns]
         if len(set(self.columns)) != len(self.columns):
             raise ValueError("two columns have the same name")
         self.align = align
         for column in self.align:
             self.index(column)
-        self.rows = rows
+        self.rows = list(rows or ())
 
     def __len__(self):
         return len(self.rows)
