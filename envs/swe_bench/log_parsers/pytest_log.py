@@ -7,8 +7,8 @@ FAILED tests/test_a.py::test_c - AssertionError: no
 ERROR tests/test_d.py - ImportError: gone
 SKIPPED [1] tests/test_a.py:3: why
 ```
-The last one names no test. The first form stands before the sections with captured output, the second after their last heading. What lies between
-is what tests printed, perhaps a whole pytest session that a test has started, and no result.
+The last one names no test. The first form stands before the sections with captured output, the others after their last
+heading. What lies between is what tests printed, perhaps a whole pytest session that a test has started, and no result.
 """
 
 from __future__ import annotations
