@@ -221,9 +221,7 @@ def _reward(mode: str, parts: dict[str, float]) -> float:
     if mode == "fraction":
         return parts["fail_to_pass"] if parts["pass_to_pass"] == 1.0 else 0.0
     if mode == "shaped":
-        return (
-            parts["resolved"] + APPLIES_REWARD * parts["patch_applies"] - FORMAT_ERROR_COST * parts["format_errors"]
-        )
+        return parts["resolved"] + APPLIES_REWARD * parts["patch_applies"] - FORMAT_ERROR_COST * parts["format_errors"]
     return parts["resolved"]
 
 
@@ -255,9 +253,10 @@ def _load(config_json: str) -> tuple[Task, ...]:
     if config.held_out_path is None:
         loaded = records.load(config.path or MINI, config.format)
         return tuple(make_task(config, task, "held_out" if _is_held_out(config, task) else "train") for task in loaded)
-    held_out = records.load(config.held_out_path, config.format)
-    train = [task for task in records.load(config.path or MINI, config.format) if task.id not in {t.id for t in held_out}]
-    return (*(make_task(config, t, "train") for t in train), *(make_task(config, t, "held_out") for t in held_out))
+    held_out = {task.id: task for task in records.load(config.held_out_path, config.format)}
+    train = [task for task in records.load(config.path or MINI, config.format) if task.id not in held_out]
+    tasks = [make_task(config, task, "train") for task in train]
+    return (*tasks, *(make_task(config, task, "held_out") for task in held_out.values()))
 
 
 def _is_held_out(config: SweBenchConfig, task: SweTask) -> bool:

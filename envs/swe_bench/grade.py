@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from agentrl.envs.swe_bench import script
 from agentrl.envs.swe_bench.patch import Change, normalised, not_allowed
-from agentrl.envs.swe_bench.prepare import TaskError, ask, encoded, prepare
+from agentrl.envs.swe_bench.prepare import ask, encoded, prepare
 from agentrl.envs.swe_bench.run_tests import interpreter, run_tests
 from agentrl.envs.swe_bench.task import SweTask
 from agentrl.envs.swe_bench.verdict import Report, Verdict, judge
@@ -67,7 +68,7 @@ async def measure(box: Sandbox, task: SweTask, patch: bytes, baseline: str | Non
         if chosen is not None:
             report = await run_tests(box, task, chosen, kept, deadline)
         else:
-            report = await _run_script(box, task, deadline)
+            report = await script.run(box, task, deadline)
     except SandboxError as error:
         # The box has answered until here, and only now runs what the agent wrote.
         if error.kind not in (SandboxFault.DIED, SandboxFault.CHANNEL):
@@ -76,7 +77,3 @@ async def measure(box: Sandbox, task: SweTask, patch: bytes, baseline: str | Non
     return Measured(
         report=report, verdict=judge(task, report), applied_by=told["applied_by"], left_out=left_out, notes=notes
     )
-
-
-async def _run_script(box: Sandbox, task: SweTask, deadline: float) -> Report:
-    raise TaskError(f"{task.id}: reports_by=log")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
@@ -84,7 +84,7 @@ class Canaries:
             f"def {names[2]}():\n    value = ['{other}', {{}}]\n    assert value == ['{other}', {{'a': 1}}]",
             f"def {names[3]}():\n    import pytest\n    with pytest.raises(KeyError):\n        {{1: 2}}.get({one})",
             f"def {names[4]}():\n    raise ValueError('{other}')",
-            f"class Test{other}(unittest.TestCase):\n    def {names[5]}(self):\n        self.assertEqual('{other}', '')",
+            f"class Test{other}(unittest.TestCase):\n    def {names[5]}(self):\n        self.assertIn(1, [{one}])",
         ])  # fmt: skip
         files = {f"test_{secrets.token_hex(6)}.py": text + "\n" for _ in range(2)}
         return cls(files=files, must_fail=names[1:], must_pass=names[:1])
@@ -113,7 +113,9 @@ async def interpreter(box: Sandbox, task: SweTask, deadline: float) -> Interpret
     return Interpreter(python=task.python, bundle="")
 
 
-async def run_tests(box: Sandbox, task: SweTask, chosen: Interpreter, changed: Collection[str], deadline: float) -> Report:
+async def run_tests(
+    box: Sandbox, task: SweTask, chosen: Interpreter, changed: Collection[str], deadline: float
+) -> Report:
     """Run the task's tests. `changed`: the files of the agent's patch.
 
     Raises SandboxError where the box is gone; whatever else goes wrong is the doing of the code that is tested.

@@ -65,7 +65,7 @@ def judge(task: SweTask, report: Report) -> Verdict:
 
 
 def _status(test: str, statuses: Mapping[str, Status]) -> str | None:
-    """A parametrised name that was cut off, as in `test_a[1 - 2`, stands for all that begin with it; the worst counts."""
+    """A parametrised name that was cut off, `test_a[1 - 2`, stands for all that begin with it; the worst counts."""
     if test in statuses or test.count("[") <= test.count("]"):
         return statuses.get(test)
     found = [status for name, status in statuses.items() if name.startswith(test)]

@@ -11,6 +11,7 @@ events, num_strange_lines, changed_files, output.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import json
@@ -90,11 +91,9 @@ def run(request: dict[str, Any], key: str) -> dict[str, Any]:
     for_child = {name: request[name] for name in names}
     for_child.update(key=key, results=told, canaries=list(request["canaries"]))
     assert process.stdin is not None and process.stdout is not None
-    try:
+    with contextlib.suppress(OSError):  # it ended at once
         process.stdin.write(json.dumps(for_child).encode())
         process.stdin.close()
-    except OSError:  # it ended at once
-        pass
     kept: dict[int, Any] = {
         results: Whole(request["max_results_bytes"]),
         process.stdout.fileno(): Tail(request["max_output_bytes"]),
@@ -135,10 +134,8 @@ def follow(process: subprocess.Popen[bytes], kept: dict[int, Any], until: float)
 
 def end(process: subprocess.Popen[bytes]) -> None:
     """What left its session dies with this command."""
-    try:
+    with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
-    except OSError:
-        pass
     process.wait()
 
 

@@ -8,6 +8,7 @@ can't be kept from code in the same process is told in docs/limits.md.
 Python 3.6, pytest 6 or later.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -26,8 +27,7 @@ MAX_TEXT_CHARACTERS = 2000
 """Of why a test failed."""
 
 
-def main():
-    # type: () -> None
+def main() -> "None":
     request = json.load(sys.stdin)
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
@@ -46,29 +46,24 @@ def main():
     end = os._exit
     code = pytest.main(arguments, plugins=[plugin])
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(Exception):  # the code may have put anything there
             stream.flush()
-        except Exception:
-            pass
     end(int(code))
 
 
-def own_arguments():
-    # type: () -> list[str]
+def own_arguments() -> "list[str]":
     from importlib.util import find_spec
 
-    words = ["-p", "no:cacheprovider", "-p", "no:randomly", "-rN", "--tb=short", "--no-header", "--color=no", "--maxfail=0"]
-    return words + ["--continue-on-collection-errors"] + (["-n0"] if find_spec("xdist") else [])
+    words = "-p no:cacheprovider -p no:randomly -rN --tb=short --no-header --color=no --maxfail=0"
+    return words.split() + ["--continue-on-collection-errors"] + (["-n0"] if find_spec("xdist") else [])
 
 
-def make_tell(key, results):
-    # type: (str, int) -> Any
+def make_tell(key: "str", results: "int") -> "Any":
     """The one function that writes results. It holds what it uses, whatever is patched later."""
     dumps, write, blake, secret = json.JSONEncoder().encode, os.write, hashlib.blake2b, bytes.fromhex(key)
     count = [0]
 
-    def tell(**event):
-        # type: (Any) -> None
+    def tell(**event: "Any") -> "None":
         event["n"] = count[0]
         count[0] += 1
         text = dumps(event).encode()
@@ -79,15 +74,13 @@ def make_tell(key, results):
     return tell
 
 
-def no_fingerprint():
-    # type: () -> Any
+def no_fingerprint() -> "Any":
     return None
 
 
-def make_fingerprint():
-    # type: () -> Any
+def make_fingerprint() -> "Any":
     """A function that names what was replaced since then in pytest, pluggy and unittest; None: nothing was."""
-    kept = []  # type: list[tuple[Any, str, Any, Any]]
+    kept: list[tuple[Any, str, Any, Any]] = []
     function = type(make_fingerprint)
     for name, module in sorted(sys.modules.items()):
         if name in FINGERPRINTED_MODULES or name.split(".")[0] in FINGERPRINTED:
@@ -98,31 +91,30 @@ def make_fingerprint():
                         if isinstance(value, (function, type, property, staticmethod, classmethod)):
                             kept.append((place, word, value, getattr(value, "__code__", None)))
 
-    def replaced():
-        # type: () -> Any
+    def replaced() -> "Any":
         for place, word, value, code in kept:
             now = vars(place).get(word)
             if now is not value or getattr(now, "__code__", None) is not code:
-                return "%s.%s" % (getattr(place, "__name__", "?"), word)
+                return "{}.{}".format(getattr(place, "__name__", "?"), word)
         return None
 
     return replaced
 
 
-def make_plugin(pytest, request, tell):
-    # type: (Any, dict[str, Any], Any) -> Any
+def make_plugin(pytest: "Any", request: "dict[str, Any]", tell: "Any") -> "Any":
     canaries, top = tuple(request["canaries"]), os.getcwd()
     must_fail, words = request["must_fail"], list(request["planted"])
-    fingerprint = [no_fingerprint]
+    fingerprint, codes = [no_fingerprint], {}
     skips = (pytest.skip.Exception, pytest.xfail.Exception)
     choose = random.SystemRandom()
 
-    def is_canary(item):
-        # type: (Any) -> bool
+    def is_canary(item: "Any") -> "bool":
         return item.nodeid.split("::")[0].rpartition("/")[2] in canaries
 
-    def where(error):
-        # type: (Any) -> list[str]
+    def code_of(item: "Any") -> "Any":
+        return getattr(getattr(getattr(item, "obj", None), "__func__", item.obj), "__code__", None)
+
+    def where(error: "Any") -> "list[str]":
         """The files through which a skip came."""
         found = []
         trace = error.tb
@@ -132,26 +124,22 @@ def make_plugin(pytest, request, tell):
         return found
 
     class Reporter:
-        canary_items = []  # type: list[Any]
-
-        @pytest.hookimpl  # between pytest's own that come first, which patch something, and the one that loads conftests
-        def pytest_load_initial_conftests(self):
-            # type: () -> None
+        @pytest.hookimpl
+        def pytest_load_initial_conftests(self) -> "None":
             """As `python -m pytest` does; not earlier, or the repository could bring plugins by its metadata.
 
-            Other plugins are loaded by now, and some of them patch pytest; the repository's code isn't.
+            Pytest's own hooks and other plugins have patched what they do by now; the repository isn't loaded yet.
             """
             sys.path.insert(0, top)
             fingerprint[0] = make_fingerprint()
 
         @pytest.hookimpl(hookwrapper=True)
-        def pytest_collection_modifyitems(self, items):
-            # type: (list[Any]) -> Any
+        def pytest_collection_modifyitems(self, items: "list[Any]") -> "Any":
             """Among the tests of each module comes one that must fail; nobody can tell it by its place or name."""
             own = [item for item in items if is_canary(item)]
             yield
             items[:] = [item for item in items if not is_canary(item)]
-            last = {}
+            last: dict[str, list[tuple[int, Any]]] = {}
             for place, item in enumerate(items):
                 module = item.getparent(pytest.Module)
                 if module is not None:
@@ -160,7 +148,7 @@ def make_plugin(pytest, request, tell):
             new = []
             for name in sorted(last)[: MAX_PLANTED if failing else 0]:
                 place, module = choose.choice(last[name])
-                word = words.pop() if words else "test_%x" % choose.getrandbits(40)
+                word = words.pop() if words else f"test_{choose.getrandbits(40):x}"
                 planted = pytest.Function.from_parent(module, name=word, callobj=choose.choice(failing))
                 tell(event="planted", id=planted.nodeid)
                 new.append((place, planted))
@@ -168,25 +156,26 @@ def make_plugin(pytest, request, tell):
                 items.insert(place + 1, planted)
             half = len(own) // 2
             items[:] = own[:half] + items + own[half:]
+            codes.update((item.nodeid, code_of(item)) for item in items)
             ids = [item.nodeid for item in items]
             for start in range(0, len(ids), IDS_PER_LINE):
                 tell(event="collected", ids=ids[start : start + IDS_PER_LINE])
 
         @pytest.hookimpl(trylast=True)
-        def pytest_collectreport(self, report):
-            # type: (Any) -> None
+        def pytest_collectreport(self, report: "Any") -> "None":
             if report.outcome == "failed":
                 tell(event="collect", id=report.nodeid, text=str(report.longrepr)[-MAX_TEXT_CHARACTERS:])
 
         @pytest.hookimpl(hookwrapper=True, tryfirst=True)
-        def pytest_runtest_makereport(self, item, call):
-            # type: (Any, Any) -> Any
+        def pytest_runtest_makereport(self, item: "Any", call: "Any") -> "Any":
             outcome = yield
             report = outcome.get_result()
+            if code_of(item) is not codes.get(item.nodeid):
+                tell(event="tampered", what=f"{item.nodeid} was replaced")
             raised = call.excinfo
             status, is_expected = report.outcome, hasattr(report, "wasxfail")
             if raised is not None and not raised.errisinstance(skips) and status == "passed":
-                tell(event="tampered", what="a report says that %s passed, but it raised" % item.nodeid)
+                tell(event="tampered", what=f"a report says that {item.nodeid} passed, but it raised")
             if status == "skipped":
                 status = "xfailed" if is_expected else "skipped"
             elif status == "passed" and is_expected:
@@ -199,21 +188,18 @@ def make_plugin(pytest, request, tell):
                 tell(event="result", id=item.nodeid, status=status, through=through, text=text)
 
         @pytest.hookimpl(trylast=True)
-        def pytest_runtest_logfinish(self):
-            # type: () -> None
+        def pytest_runtest_logfinish(self) -> "None":
             check()
 
         @pytest.hookimpl(trylast=True)
-        def pytest_sessionfinish(self, exitstatus):
-            # type: (Any) -> None
+        def pytest_sessionfinish(self, exitstatus: "Any") -> "None":
             check()
             tell(event="seal", exit_code=int(exitstatus), version=pytest.__version__)
 
-    def check():
-        # type: () -> None
+    def check() -> "None":
         name = fingerprint[0]()
         if name is not None:
-            tell(event="tampered", what="%s was replaced" % name)
+            tell(event="tampered", what=f"{name} was replaced")
 
     return Reporter()
 

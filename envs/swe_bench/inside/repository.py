@@ -14,7 +14,6 @@ import contextlib
 import json
 import os
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -76,9 +75,9 @@ class Git:
             if process.returncode != 0:
                 errors.seek(0)
                 said = errors.read(2000).decode("utf-8", "replace").strip()
-                raise Refused("git %s: %s" % (words[0], said or "exit code %d" % process.returncode))
+                raise Refused(f"git {words[0]}: {said or process.returncode}")
         if len(printed) > max_bytes:
-            raise TooLarge("the patch has %d bytes" % len(printed))
+            raise TooLarge(f"the patch has {len(printed)} bytes")
         return printed
 
     def text(self, *words: str, stdin: bytes = b"") -> str:
@@ -111,7 +110,7 @@ class Git:
         fixed = {"GIT_DIR": self.folder, "GIT_WORK_TREE": self.files, "GIT_INDEX_FILE": self.index}
         fixed.update(GIT_CONFIG_NOSYSTEM="1", GIT_CONFIG_GLOBAL="/dev/null", GIT_ATTR_NOSYSTEM="1")
         fixed.update(HOME="/nonexistent", XDG_CONFIG_HOME="/nonexistent", GIT_TERMINAL_PROMPT="0", LC_ALL="C")
-        fixed.update({"GIT_%s_%s" % (role, what): WHO[what] for role in ("AUTHOR", "COMMITTER") for what in WHO})
+        fixed.update({f"GIT_{role}_{what}": WHO[what] for role in ("AUTHOR", "COMMITTER") for what in WHO})
         return dict(fixed, PATH=os.environ.get("PATH", os.defpath), GIT_LITERAL_PATHSPECS="1")
 
 
@@ -259,9 +258,9 @@ def changes(request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         words = ("--cached", "-p", "--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv")
         patch = git("diff-index", *words, "--no-color", request["commit"], max_bytes=request["max_bytes"])
     except TooLarge as error:
-        return {"problem": "too large: %s" % error, "too_large": True}, b""
+        return {"problem": f"too large: {error}", "too_large": True}, b""
     except Refused as error:
-        return {"problem": "no patch can be made: %s" % error}, b""
+        return {"problem": f"no patch can be made: {error}"}, b""
     return {}, patch
 
 
@@ -284,7 +283,7 @@ def changed_files(git: Git, ignored: list[str]) -> list[str]:
     kept = [path for path in kept if not os.path.lexists(path) or is_file(path) or os.path.isdir(path)]  # no pipes
     num_bytes = sum(os.lstat(path).st_size for path in kept if is_file(path))
     if num_bytes > MAX_CHANGED_BYTES:
-        raise TooLarge("the files that changed have %d bytes" % num_bytes)
+        raise TooLarge(f"the files that changed have {num_bytes} bytes")
     return kept
 
 
@@ -316,7 +315,11 @@ def apply(request: dict[str, Any]) -> dict[str, Any]:
         except Refused as error:
             why.append(str(error))
             continue
-        return {"applied_by": name, "changed": changed(git), "files": git.paths("ls-tree", "-rz", "--name-only", "HEAD")}
+        return {
+            "applied_by": name,
+            "changed": changed(git),
+            "files": git.paths("ls-tree", "-rz", "--name-only", "HEAD"),
+        }
     return {"applied_by": None, "why": why[0]}
 
 
@@ -373,7 +376,7 @@ def main() -> None:
     try:
         told: Any = works[request["do"]](request)
     except (Refused, OSError, subprocess.SubprocessError) as error:
-        sys.stderr.write("%s\n" % error)
+        sys.stderr.write(f"{error}\n")
         sys.exit(REFUSED)
     values, content = told if isinstance(told, tuple) else (told, b"")
     sys.stdout.buffer.write(json.dumps(values).encode() + b"\n" + content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -12,8 +13,9 @@ from agentrl.environment import EnvironmentContext
 from agentrl.envs.swe_bench.environment import PATCH, SweBench, SweBenchConfig, make_task
 from agentrl.envs.swe_bench.task import Source, SweTask
 from agentrl.sandbox import Sandbox, SandboxSpec
+from agentrl.testing.boxes import CheckBoxes, NoBox
 from agentrl.types import Artifacts, Grade, Task, Trajectory
-from tests.boxes import best_box
+from tests.boxes import CONFIGS, best_box
 
 WRONG, RIGHT = "    return a - b\n", "    return a + b\n"
 FILES = {
@@ -91,7 +93,48 @@ async def box_of(task: Task) -> AsyncIterator[Sandbox]:
         yield box
 
 
-async def graded(task: Task, patch: bytes, *, timeout_s: float = 60.0, box: Sandbox | None = None, **data: Any) -> Grade:
+def grade_all(
+    task: Task, patches: Mapping[str, bytes], *, at_once: int = 3, timeout_s: float = 60.0
+) -> dict[str, Grade]:
+    """The grade of each patch, by its name. The boxes are of one backend, so it is looked at once alone."""
+
+    async def all_of_them() -> dict[str, Grade]:
+        room, boxes = asyncio.Semaphore(at_once), await best_boxes()
+
+        async def one(patch: bytes) -> Grade:
+            async with room:
+                box = await boxes.start(SweBench.grading_sandbox(task), hold_s=600)
+                assert box is not None
+                try:
+                    return await graded(task, patch, box=box)
+                finally:
+                    await box.stop()
+
+        try:
+            grades = await asyncio.gather(*map(one, patches.values()))
+            return dict(zip(patches, grades, strict=True))
+        finally:
+            await boxes.close()
+
+    return asyncio.run(all_of_them())
+
+
+async def best_boxes() -> CheckBoxes:
+    for config in CONFIGS:
+        boxes = CheckBoxes(config)
+        try:
+            box = await boxes.start(SandboxSpec(), hold_s=60)
+        except NoBox:
+            continue
+        assert box is not None
+        await box.stop()
+        return boxes
+    raise AssertionError("local always gives boxes")
+
+
+async def graded(
+    task: Task, patch: bytes, *, timeout_s: float = 60.0, box: Sandbox | None = None, **data: Any
+) -> Grade:
     """Of a patch, in a new box where none is given."""
     if box is None:
         async with box_of(task) as fresh:
@@ -123,4 +166,5 @@ def new_file(path: str, text: str) -> str:
     """A section of a patch that makes a file."""
     lines = text.splitlines()
     body = "".join(f"+{line}\n" for line in lines)
-    return f"diff --git a/{path} b/{path}\nnew file mode 100644\n--- /dev/null\n+++ b/{path}\n@@ -0,0 +1,{len(lines)} @@\n{body}"
+    head = f"diff --git a/{path} b/{path}\nnew file mode 100644\n--- /dev/null\n+++ b/{path}\n"
+    return f"{head}@@ -0,0 +1,{len(lines)} @@\n{body}"
