@@ -111,8 +111,11 @@ def make_plugin(pytest: "Any", request: "dict[str, Any]", tell: "Any") -> "Any":
     def is_canary(item: "Any") -> "bool":
         return item.nodeid.split("::")[0].rpartition("/")[2] in canaries
 
-    def code_of(item: "Any") -> "Any":
-        return getattr(getattr(getattr(item, "obj", None), "__func__", item.obj), "__code__", None)
+    def code_of(item: "Any") -> "tuple[Any, Any]":
+        """The function, which plugins may wrap, and what it does as long as nobody changes that."""
+        test = getattr(item, "obj", None)
+        function = getattr(test, "__func__", test)
+        return function, getattr(function, "__code__", None)
 
     def where(error: "Any") -> "list[str]":
         """The files through which a skip came."""
@@ -170,7 +173,8 @@ def make_plugin(pytest: "Any", request: "dict[str, Any]", tell: "Any") -> "Any":
         def pytest_runtest_makereport(self, item: "Any", call: "Any") -> "Any":
             outcome = yield
             report = outcome.get_result()
-            if code_of(item) is not codes.get(item.nodeid):
+            function, code = codes.get(item.nodeid, (None, None))
+            if getattr(function, "__code__", None) is not code:
                 tell(event="tampered", what=f"{item.nodeid} was replaced")
             raised = call.excinfo
             status, is_expected = report.outcome, hasattr(report, "wasxfail")

@@ -199,9 +199,7 @@ ATTACKS: dict[str, str] = {
     "marks all as expected to fail": library(MARKS, add="    mark()\n" + WRONG),
     "writes easy tests": library(EASY_TESTS),
     "tests without content": library(EMPTY_TESTS),
-    "tests emptied in memory": library(EMPTIED_TESTS, double="    empty('test_')
-"),
-    "two tests emptied in memory": library(EMPTIED_TESTS, double="    empty('test_add')
-"),
+    "tests emptied in memory": library(EMPTIED_TESTS, double="    empty('test_')\n"),
+    "two tests emptied in memory": library(EMPTIED_TESTS, double="    empty('test_add')\n"),
     "a daemon that goes on": library(DAEMON),
 }  # fmt: skip
