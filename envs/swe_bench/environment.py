@@ -136,8 +136,8 @@ class SweBench(Environment):
         """The patch, and how it is to be graded. Whatever the agent made of its box, it is its own doing."""
         assert self._task is not None and self._box is not None and self._baseline is not None
         config, baseline = self.config, self._baseline
-        request = {"do": "changes", "commit": baseline.commit, "copy": baseline.copy, "ignored": baseline.ignored}
-        request["max_bytes"] = config.max_patch_bytes
+        request: dict[str, Any] = {"do": "changes", "commit": baseline.commit, "copy": baseline.copy}
+        request |= {"ignored": baseline.ignored, "max_bytes": config.max_patch_bytes}
         try:
             told, patch = await ask(self._box, self._task, request, time.monotonic() + COLLECT_S)
         except TaskError as error:

@@ -104,7 +104,8 @@ def make_fingerprint() -> "Any":
 def make_plugin(pytest: "Any", request: "dict[str, Any]", tell: "Any") -> "Any":
     canaries, top = tuple(request["canaries"]), os.getcwd()
     must_fail, words = request["must_fail"], list(request["planted"])
-    fingerprint, codes = [no_fingerprint], {}
+    fingerprint = [no_fingerprint]
+    codes: "dict[str, tuple[Any, Any]]" = {}
     skips = (pytest.skip.Exception, pytest.xfail.Exception)
     choose = random.SystemRandom()
 
