@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from agentrl.envs.swe_bench import script
 from agentrl.envs.swe_bench.patch import Change, normalised, not_allowed
-from agentrl.envs.swe_bench.prepare import ask, encoded, prepare
-from agentrl.envs.swe_bench.run_tests import interpreter, run_tests
+from agentrl.envs.swe_bench.prepare import ask, encoded, lacking_pytest, prepare
+from agentrl.envs.swe_bench.run_tests import run_tests
 from agentrl.envs.swe_bench.task import SweTask
 from agentrl.envs.swe_bench.verdict import Report, Verdict, judge
 from agentrl.errors import SandboxError, SandboxFault
@@ -50,7 +50,7 @@ async def measure(box: Sandbox, task: SweTask, patch: bytes, baseline: str | Non
 
     Raises SandboxError where the box can't do it, and TaskError where the task is at fault: nothing was measured then.
     """
-    chosen = await interpreter(box, task, deadline) if task.reports_by == "pytest" else None
+    bundle = await lacking_pytest(box, task, deadline) if task.reports_by == "pytest" else None
     tree = await prepare(box, task, deadline, for_agent=False)
     notes = ("the tree is not the one that the agent had",) if baseline not in (None, tree.commit) else ()
     told, _ = await ask(box, task, {"do": "apply", "patch": encoded(normalised(patch))}, deadline)
@@ -65,8 +65,8 @@ async def measure(box: Sandbox, task: SweTask, patch: bytes, baseline: str | Non
     await ask(box, task, {"do": "finish", "test_patch": encoded(task.test_patch), **files}, deadline)
     kept = [change.path for change in changes if change.path not in left_out]
     try:
-        if chosen is not None:
-            report = await run_tests(box, task, chosen, kept, deadline)
+        if bundle is not None:
+            report = await run_tests(box, task, bundle, kept, deadline)
         else:
             report = await script.run(box, task, deadline)
     except SandboxError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import secrets
@@ -24,14 +25,13 @@ MAX_PATHS_BYTES = 64 * 1024**2
 MAX_WORDS_CHARACTERS = 500
 OFFER_PYTEST = """
 import os, site, sys
-try:
-    import pytest
-except ImportError:
-    folder = site.getusersitepackages()
-    os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, "agentrl-pytest.pth"), "w") as file:
-        file.write(sys.argv[1] + "\\n")
+folder = site.getusersitepackages()
+os.makedirs(folder, exist_ok=True)
+with open(os.path.join(folder, "agentrl-pytest.pth"), "w") as file:
+    file.write(sys.argv[1] + "\\n")
 """
+HAS_PYTEST = "import sys\ntry: import pytest\nexcept ImportError: sys.exit(9)"
+NO_PYTEST = 9
 
 
 class TaskError(RuntimeError):
@@ -72,14 +72,27 @@ async def prepare(box: Sandbox, task: SweTask, deadline: float, *, for_agent: bo
 
 async def offer_pytest(box: Sandbox, task: SweTask, deadline: float) -> None:
     """Where the task's Python has no pytest, it gets ours, for `python -m pytest`; outside the repository."""
-    path = await write_bundle(box)
-    await box.exec([task.python, "-c", OFFER_PYTEST, path], timeout_s=time_left_s(deadline), cwd="/")
+    path = await lacking_pytest(box, task, deadline)
+    if path:
+        await box.exec([task.python, "-c", OFFER_PYTEST, path], timeout_s=time_left_s(deadline), cwd="/")
 
 
-async def write_bundle(box: Sandbox) -> str:
-    """Its path."""
+async def lacking_pytest(box: Sandbox, task: SweTask, deadline: float) -> str:
+    """The path of our pytest in the box where the task's Python has none; else empty.
+
+    Raises SandboxError where that Python isn't there.
+    """
+    ran = await box.exec([task.python, "-c", HAS_PYTEST], timeout_s=time_left_s(deadline), cwd="/")
+    if ran.exit_code == 0:
+        return ""
+    if ran.exit_code != NO_PYTEST:
+        raise SandboxError(
+            f"{task.id}: {task.python} doesn't run in the box: {words(ran)}; name the interpreter that has the "
+            "repository's packages as the task's `python`",
+            SandboxFault.UNAVAILABLE,
+        )
     path = f"/tmp/.agentrl-pytest-{secrets.token_hex(8)}.zip"
-    await box.write(path, pytest_bundle())
+    await box.write(path, await asyncio.to_thread(pytest_bundle))
     return path
 
 

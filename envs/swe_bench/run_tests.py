@@ -13,10 +13,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from agentrl.envs.swe_bench.prepare import WITHOUT_SITE, time_left_s, words, write_bundle
+from agentrl.envs.swe_bench.prepare import WITHOUT_SITE, words
 from agentrl.envs.swe_bench.task import SweTask
 from agentrl.envs.swe_bench.verdict import Report, Status
-from agentrl.errors import SandboxError, SandboxFault
 from agentrl.sandbox import Sandbox
 
 INSIDE = Path(__file__).parent / "inside"
@@ -30,8 +29,6 @@ GRACE_S = 3.0
 """For the keeper to tell what there is when the time is up."""
 WORST: tuple[Status, ...] = ("passed", "xpassed", "xfailed", "skipped", "failed", "error")
 """Later ones outweigh earlier ones: a test has phases, and nothing that is told of it makes it better."""
-HAS_PYTEST = "import sys\ntry: import pytest\nexcept ImportError: sys.exit(9)"
-NO_PYTEST = 9
 NUM_PLANTED_NAMES = 500
 
 
@@ -90,33 +87,9 @@ class Canaries:
         return cls(files=files, must_fail=names[1:], must_pass=names[:1])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Interpreter:
-    """What runs the tests, as it was before anything of the agent was in the box."""
-
-    python: str
-    bundle: str
-    """Path of our pytest where it has none; else empty."""
-
-
-async def interpreter(box: Sandbox, task: SweTask, deadline: float) -> Interpreter:
-    """Raises SandboxError where it isn't there."""
-    ran = await box.exec([task.python, "-c", HAS_PYTEST], timeout_s=time_left_s(deadline), cwd="/")
-    if ran.exit_code == NO_PYTEST:
-        return Interpreter(python=task.python, bundle=await write_bundle(box))
-    if ran.exit_code != 0:
-        raise SandboxError(
-            f"{task.id}: {task.python} doesn't run in the box: {words(ran)}; name the interpreter that has the "
-            "repository's packages as the task's `python`",
-            SandboxFault.UNAVAILABLE,
-        )
-    return Interpreter(python=task.python, bundle="")
-
-
-async def run_tests(
-    box: Sandbox, task: SweTask, chosen: Interpreter, changed: Collection[str], deadline: float
-) -> Report:
-    """Run the task's tests. `changed`: the files of the agent's patch.
+async def run_tests(box: Sandbox, task: SweTask, bundle: str, changed: Collection[str], deadline: float) -> Report:
+    """Run the task's tests. `bundle`: path of our pytest where the task's Python has none; `changed`: the files of
+    the agent's patch.
 
     Raises SandboxError where the box is gone; whatever else goes wrong is the doing of the code that is tested.
     """
@@ -126,7 +99,7 @@ async def run_tests(
     first, last = ((f"{folder}/{name}").removeprefix("./") for name in canaries.files)
     timeout_s = max(1.0, min(task.timeout_s, deadline - time.monotonic() - GRACE_S))
     request = {
-        "word": word, "source": REPORTER, "python": chosen.python, "bundle": chosen.bundle,
+        "word": word, "source": REPORTER, "python": task.python, "bundle": bundle,
         "arguments": [first, *tests, last], "canary_folder": folder, "canaries": canaries.files,
         "must_fail": canaries.must_fail, "planted": _names_like(task), "timeout_s": timeout_s,
         "watched": [path for path in task.test_files if path.endswith(".py")],

@@ -105,7 +105,7 @@ def make_plugin(pytest: "Any", request: "dict[str, Any]", tell: "Any") -> "Any":
     canaries, top = tuple(request["canaries"]), os.getcwd()
     must_fail, words = request["must_fail"], list(request["planted"])
     fingerprint = [no_fingerprint]
-    codes: "dict[str, tuple[Any, Any]]" = {}
+    codes: dict[str, tuple[Any, Any]] = {}
     skips = (pytest.skip.Exception, pytest.xfail.Exception)
     choose = random.SystemRandom()
 

@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentrl.envs.swe_bench import bundle
-from agentrl.envs.swe_bench.environment import PATCH, SweBench, SweBenchConfig, swe_task as task_of
+from agentrl.envs.swe_bench.environment import PATCH, SweBench, SweBenchConfig
+from agentrl.envs.swe_bench.environment import swe_task as task_of
 from agentrl.envs.swe_bench.patch import Change, not_allowed
 from agentrl.envs.swe_bench.prepare import TaskError, prepare
 from agentrl.errors import ConfigError, SandboxError
-from agentrl.sandbox import Sandbox
+from agentrl.sandbox import ExecResult, Sandbox
 from agentrl.tool import ToolContext
-from agentrl.types import Message, Task
+from agentrl.types import Grade, Message
 from tests.boxes import best_box
 from tests.envs.swe_bench.attacks import library
 from tests.envs.swe_bench.small import (
-    FILES, GOLD, WRONG, as_task, box_of, context, diff_of, grade_all, graded, new_file, swe_task, write
+    FILES,
+    GOLD,
+    WRONG,
+    as_task,
+    box_of,
+    context,
+    diff_of,
+    grade_all,
+    graded,
+    new_file,
+    swe_task,
+    write,
 )  # fmt: skip
 
 FIX = "sed -i 's/a - b/a + b/' sums/core.py"
@@ -41,7 +55,8 @@ git commit -q --allow-empty -m later && git reset -q --hard HEAD~1 && mkdir -p .
 LOOK = """
 git log --all --oneline | wc -l; git tag; git branch -a; git remote; git reflog; git stash list; git notes
 git fsck --full --lost-found --unreachable 2>/dev/null; find .git -name '*.pack'; ls .git/hooks .git/logs 2>/dev/null
-git log --all -S 'a + b' --oneline; git rev-list --all --objects | wc -l; git cat-file --batch-all-objects --batch-check | wc -l
+git log --all -S 'a + b' --oneline; git rev-list --all --objects | wc -l
+git cat-file --batch-all-objects --batch-check | wc -l
 grep -rl test_add . /tmp 2>/dev/null; git status --short; git count-objects | cut -d' ' -f1
 """
 
@@ -58,9 +73,9 @@ async def test_h11_nothing_of_the_history_and_no_hidden_test_is_left(folder: Pat
     task = as_task(swe_task(folder, base_commit=base, source=None, image=None))
     commits = []
     for _ in range(2):
-        async with best_box(
-            SweBench.grading_sandbox(task).__replace__(base=str(folder)) if False else _with(folder, task)
-        ) as box:
+        spec = SweBench.grading_sandbox(task)
+        assert spec is not None
+        async with best_box(dataclasses.replace(spec, base=str(folder))) as box:
             baseline = await prepare(box, task_of(task), context(box).deadline, for_agent=True)
             commits.append(baseline.commit)
             looked = (await box.exec(LOOK, timeout_s=30)).text.split("\n")
@@ -69,14 +84,6 @@ async def test_h11_nothing_of_the_history_and_no_hidden_test_is_left(folder: Pat
     assert looked[0] == "1" and "main" in looked[1], looked
     assert objects[-3] == objects[-2] == objects[-1], "every object belongs to the one commit"
     assert not any(word in " ".join(looked) for word in ("fix", "v2", "stash", "unreachable", "test_hidden", ".pack"))
-
-
-def _with(folder: Path, task: Task):  # noqa: ANN202
-    import dataclasses
-
-    spec = SweBench.grading_sandbox(task)
-    assert spec is not None
-    return dataclasses.replace(spec, base=str(folder))
 
 
 async def test_setup_comes_before_the_agent_and_is_no_change_of_its(folder: Path) -> None:
@@ -103,11 +110,11 @@ async def test_a_setup_that_fails_names_the_task_and_is_unmeasured(folder: Path)
 
 async def test_without_git_or_python_it_is_said_what_to_do(folder: Path) -> None:
     task = as_task(swe_task(folder, python="python9"))
-    with pytest.raises(SandboxError, match="sums-1: python9 doesn't run in the box: .*`python`"):
+    with pytest.raises(SandboxError, match=r"sums-1: python9 doesn't run in the box: .*`python`"):
         await graded(task, GOLD.encode())
     async with box_of(task) as box:
         without = NoGit(box)
-        with pytest.raises(SandboxError, match="sums-1: git isn't there in the box.*: apt-get install it"):
+        with pytest.raises(SandboxError, match=r"sums-1: git isn't there in the box.*: apt-get install it"):
             await prepare(without, task_of(task), context(box).deadline, for_agent=True)  # type: ignore[arg-type]
 
 
@@ -117,7 +124,7 @@ class NoGit:
     def __init__(self, box: Sandbox) -> None:
         self.box = box
 
-    async def exec(self, command: list[str], **more: object):  # noqa: ANN202
+    async def exec(self, command: list[str], **more: Any) -> ExecResult:
         found = (await self.box.exec("command -v python3", timeout_s=10)).text.strip()
         return await self.box.exec([found, *command[1:]], environment={"PATH": "/nowhere"}, **more)  # type: ignore[arg-type]
 
@@ -138,7 +145,7 @@ mkfifo pipe; mkdir bin; printf '#!/bin/sh\nexit 1\n' > bin/git; chmod +x bin/git
 
 
 async def test_h02_h03_a_patch_keeps_every_byte(folder: Path) -> None:
-    """CRLF, no final newline, binary, modes, names, links, nested repositories; and nothing of the agent's git counts."""
+    """CRLF, no final newline, binary, modes, names, links, nested repositories; the agent's own git has no say."""
     write(folder, {"crlf.txt": b"a\r\nb\r\n", ".gitattributes": "*.txt text\n"})
     task = as_task(swe_task(folder))
     patch, _ = await diff_of(task, FIX + MANY)
@@ -193,7 +200,7 @@ FUZZY = GOLD.replace(" def add(a, b):", " def add(a,  b):").replace("@@ -1,2 +1,
 
 
 @pytest.fixture(scope="module")
-def grades(tmp_path_factory: pytest.TempPathFactory):  # noqa: ANN201
+def grades(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Grade]:
     task = as_task(swe_task(write(tmp_path_factory.mktemp("sums"), FILES), timeout_s=8.0))
     half = library("", add="    return 7 if a == 0 else a - b\n")
     patches = {
@@ -220,15 +227,15 @@ def grades(tmp_path_factory: pytest.TempPathFactory):  # noqa: ANN201
         ("floods", 1.0, "resolved"),  # H13
     ],
 )
-def test_grades(grades, name: str, reward: float, words: str) -> None:  # noqa: ANN001
+def test_grades(grades: dict[str, Grade], name: str, reward: float, words: str) -> None:
     grade = grades[name]
-    assert grade.reward == reward and words in grade.output, grade.output
+    assert grade.reward == reward and words in str(grade.output), grade.output
     assert grade.parts["tests_timed_out"] == float(name == "hangs")
     assert grade.parts["patch_applies"] == float("apply" not in words) and grade.parts["tampered"] == 0.0
-    assert len(grade.output) < 10_000
+    assert len(str(grade.output)) < 10_000
 
 
-def test_shares_and_reward_modes(grades) -> None:  # noqa: ANN001
+def test_shares(grades: dict[str, Grade]) -> None:
     half = grades["half"]
     assert half.parts["fail_to_pass"] == 0.5 and half.parts["pass_to_pass"] == 1.0
 
@@ -265,7 +272,7 @@ def test_what_a_patch_may_not_change() -> None:
 
 async def test_a_box_without_pytest_gets_ours(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plain interpreter of Debian has none, as a rule; one that is told to see no packages never has."""
-    write(folder, {"bare": f'#!/bin/sh\nexec python3 -S "$@"\n'})
+    write(folder, {"bare": '#!/bin/sh\nexec python3 -S "$@"\n'})
     (folder / "bare").chmod(0o755)
     task = as_task(swe_task(folder, python="/testbed/bare"))
     async with box_of(task) as box:
