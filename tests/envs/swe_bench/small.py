@@ -94,7 +94,7 @@ async def box_of(task: Task) -> AsyncIterator[Sandbox]:
 
 
 def grade_all(
-    task: Task, patches: Mapping[str, bytes], *, at_once: int = 3, timeout_s: float = 60.0
+    task: Task, patches: Mapping[str, bytes], *, at_once: int = 3, timeout_s: float = 300.0
 ) -> dict[str, Grade]:
     """The grade of each patch, by its name. The boxes are of one backend, so it is looked at once alone."""
 
@@ -133,7 +133,7 @@ async def best_boxes() -> CheckBoxes:
 
 
 async def graded(
-    task: Task, patch: bytes, *, timeout_s: float = 60.0, box: Sandbox | None = None, **data: Any
+    task: Task, patch: bytes, *, timeout_s: float = 300.0, box: Sandbox | None = None, **data: Any
 ) -> Grade:
     """Of a patch, in a new box where none is given."""
     if box is None:
@@ -145,7 +145,7 @@ async def graded(
     return await SweBench.grade(task, trajectory, artifacts, context(box, timeout_s))
 
 
-def context(box: Sandbox | None, timeout_s: float = 60.0) -> EnvironmentContext:
+def context(box: Sandbox | None, timeout_s: float = 300.0) -> EnvironmentContext:
     return EnvironmentContext(sandbox=box, seed=0, deadline=time.monotonic() + timeout_s)
 
 
@@ -156,7 +156,7 @@ async def diff_of(task: Task, command: str, **options: Any) -> tuple[bytes, Arti
     assert isinstance(spec, SandboxSpec)
     async with best_box(spec) as box:
         await env.reset(task, context(box))
-        ran = await box.exec(command, timeout_s=30)
+        ran = await box.exec(command, timeout_s=120)
         assert ran.exit_code == 0, ran.text
         artifacts = await env.collect()
     return artifacts.files[PATCH], artifacts

@@ -40,7 +40,7 @@ def forge():
 def grades(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Grade]:
     folder = write(tmp_path_factory.mktemp("sums"), FILES)
     patches = {name: patch.encode() for name, patch in {**ATTACKS, **GET_THROUGH, "gold": GOLD}.items()}
-    return grade_all(as_task(swe_task(folder, timeout_s=20.0)), patches)
+    return grade_all(as_task(swe_task(folder, timeout_s=60.0)), patches)
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -78,7 +78,7 @@ async def test_h11_nothing_of_the_history_and_no_hidden_test_is_left(folder: Pat
         async with best_box(dataclasses.replace(spec, base=str(folder))) as box:
             baseline = await prepare(box, task_of(task), context(box).deadline, for_agent=True)
             commits.append(baseline.commit)
-            looked = (await box.exec(LOOK, timeout_s=30)).text.split("\n")
+            looked = (await box.exec(LOOK, timeout_s=120)).text.split("\n")
     objects = [line for line in looked if line.isdigit()]
     assert commits[0] == commits[1], "the same tree has the same commit"
     assert looked[0] == "1" and "main" in looked[1], looked
@@ -201,7 +201,7 @@ FUZZY = GOLD.replace(" def add(a, b):", " def add(a,  b):").replace("@@ -1,2 +1,
 
 @pytest.fixture(scope="module")
 def grades(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Grade]:
-    task = as_task(swe_task(write(tmp_path_factory.mktemp("sums"), FILES), timeout_s=8.0))
+    task = as_task(swe_task(write(tmp_path_factory.mktemp("sums"), FILES), timeout_s=20.0))
     half = library("", add="    return 7 if a == 0 else a - b\n")
     patches = {
         "right": GOLD, "no final newline": GOLD.strip(), "with tests": GOLD + HARMLESS, "half": half, "hangs": HANGS,
