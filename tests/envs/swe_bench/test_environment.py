@@ -93,7 +93,7 @@ async def test_setup_comes_before_the_agent_and_is_no_change_of_its(folder: Path
     patch, artifacts = await diff_of(
         task, f"cat notes.txt build/lib.py && {FIX} && rm .gitignore && touch sums/new.pyc"
     )
-    assert patch.count(b"diff --git") == 2 and b"notes.txt" not in patch and b"build" not in patch, patch
+    assert patch.count(b"diff --git") == 2 and b"notes.txt" not in patch and b"build/lib" not in patch, patch
     grade = await graded(task, patch, baseline=artifacts.data["baseline"])
     assert (
         grade.reward == 1.0 and "left out: .gitignore" in str(grade.output) and "not the one" not in str(grade.output)
@@ -173,7 +173,7 @@ async def test_the_agents_git_may_be_gone(folder: Path) -> None:
 
 async def test_empty_and_too_large_patches_are_outcomes_of_their_own(folder: Path) -> None:
     task = as_task(swe_task(folder))
-    empty, artifacts = await diff_of(task, "touch build; git gc -q")
+    empty, artifacts = await diff_of(task, "mkdir build; touch build/x; git gc -q")
     grade = await graded(task, empty, **artifacts.data)
     assert empty == b"" and grade.reward == 0.0 and grade.parts["empty_patch"] == 1.0
     large, artifacts = await diff_of(task, "head -c 5000 /dev/urandom > x.bin", max_patch_bytes=2000)
