@@ -83,8 +83,9 @@ def _shadows(path: str, packages: set[str], known: set[str]) -> bool:
     """Would a folder of the path, put on sys.path, bring a module of a name that is taken?"""
     for place in _places(path):
         folder, _, name = place.rpartition("/")
+        is_module = place != path or name.endswith((".py", ".so"))
         is_in_package = any(each in packages for each in _places(folder))
-        if not is_in_package and place not in known and name.split(".")[0] in FORBIDDEN_MODULES:
+        if is_module and not is_in_package and place not in known and name.split(".")[0] in FORBIDDEN_MODULES:
             return True
     return False
 
