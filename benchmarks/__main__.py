@@ -18,6 +18,7 @@ BENCHMARKS = (
     ["benchmarks.sandbox", "docker", "--image", "agentrl-test:1"],
     ["benchmarks.sandbox_docker"],
     ["benchmarks.code_tests", "bubblewrap"],
+    ["benchmarks.swe_bench", "bubblewrap"],
     ["benchmarks.faults"],
     ["benchmarks.vllm_faults"],
     ["benchmarks.publish"],
