@@ -124,7 +124,9 @@ def test_rights_are_the_same_with_any_umask(tree: Path) -> None:
 
 def test_an_archive_without_its_top_folder(tmp_path: Path) -> None:
     link = member("shapes-1.0/hard", type=tarfile.LNKTYPE, linkname="shapes-1.0/a")
-    source = archive(tmp_path / "a.tar.gz", (member("shapes-1.0/a"), b"a"), (member("shapes-1.0/b/c"), b"c"), (link, b""))
+    source = archive(
+        tmp_path / "a.tar.gz", (member("shapes-1.0/a"), b"a"), (member("shapes-1.0/b/c"), b"c"), (link, b"")
+    )
     folder = Path(sources.folder_of(source))
     assert names(folder) == {"a", "b", "b/c", "hard"} and (folder / "hard").read_bytes() == b"a"
 
@@ -162,7 +164,9 @@ def test_what_is_no_archive(tmp_path: Path) -> None:
     assert "no tar file" in refused(Source(kind="archive", path=str(tmp_path / "a.tar.gz")))
 
 
-def test_a_bundle_has_all_its_commits_and_nobodys_settings(bundle: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bundle_has_all_its_commits_and_nobodys_settings(
+    bundle: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (home / "hooks").mkdir()
     (home / "hooks/post-checkout").write_text(f"#!/bin/sh\ntouch {home}/ran\n")
     (home / "hooks/post-checkout").chmod(0o755)
