@@ -180,7 +180,7 @@ def test_a_bundle_has_all_its_commits_and_nobodys_settings(
 
 def test_a_bundle_without_git_or_without_a_head(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no HEAD" in refused(Source(kind="bundle", path=str(bundle.with_name("headless.bundle"))))
-    bundle.with_name("broken.bundle").write_bytes(b"# v2 git bundle\n\noops")
+    bundle.with_name("broken.bundle").write_bytes(b"oops")
     assert "git: " in refused(Source(kind="bundle", path=str(bundle.with_name("broken.bundle"))))
     monkeypatch.setenv("PATH", "/nowhere")
     assert "apt-get install git" in refused(Source(kind="bundle", path=str(bundle)))
