@@ -36,11 +36,10 @@ def folder_of(source: Source) -> str:
     Raises SandboxError of kind IMAGE where it can't be had, or is another than `sha256` says: another try doesn't help.
     """
     try:
-        if not source.sha256:
-            source = _checked(source)
+        source = source if source.sha256 else _checked(source)
         folder = cache() / f"{source.kind}-{source.sha256}"
         if not folder.is_dir():
-            _make(source, folder)
+            _make(_checked(source), folder)
     except (OSError, ValueError) as error:
         raise SandboxError(_told(source, error), SandboxFault.IMAGE) from None
     return str(folder)

@@ -5,6 +5,7 @@ Each kind of record is a file here: the keys by which it is recognised, and what
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,25 +31,43 @@ FORMATS: tuple[Format, ...] = (
 )
 """The first that fits a record's keys is taken, so those with more keys of their own come first."""
 MAX_SHOWN_KEYS = 20
+MAX_SHOWN_FAULTS = 20
+LOGGER = logging.getLogger(__name__)
 
 
 def load(path: str | Path, format: str | None = None) -> list[SweTask]:
     """All tasks of a file or a folder; the keys of the first record tell the format where none is named.
 
-    Raises ConfigError with file, line, id and key for what isn't right.
+    A record that isn't right is left out with a warning: one of thousands stops no run. Raises ConfigError with file,
+    line, id and key where none is right, and for what can't be read at all.
     """
+    tasks, faults = read(path, format)
+    for fault in faults[:MAX_SHOWN_FAULTS]:
+        LOGGER.warning("left out: %s", fault)
+    if faults:
+        LOGGER.warning("%s: %d of %d records are left out", path, len(faults), len(faults) + len(tasks))
+    return tasks
+
+
+def read(path: str | Path, format: str | None = None) -> tuple[list[SweTask], list[ConfigError]]:
+    """As `load`, with what is wrong with the other records in place of warnings."""
     where = Path(path).expanduser()
     tasks: dict[str, SweTask] = {}
+    faults: list[ConfigError] = []
     chosen = _named(format) if format else None
     for row in rows(where):
-        chosen = chosen or recognise(row)
-        task = _task(row, chosen)
-        if task.id in tasks:
-            raise row.wrong("id", f"two tasks are called {task.id!r}; leave one out")
-        tasks[task.id] = task
+        try:
+            chosen = chosen or recognise(row)
+            task = _task(row, chosen)
+            if task.id in tasks:
+                raise row.wrong("id", f"an earlier task is called {task.id!r}, too; leave one out")
+        except ConfigError as fault:
+            faults.append(fault)
+        else:
+            tasks[task.id] = task
     if not tasks:
-        raise ConfigError(f"{where}: there are no records in it")
-    return list(tasks.values())
+        raise faults[0] if faults else ConfigError(f"{where}: there are no records in it")
+    return list(tasks.values()), faults
 
 
 def recognise(row: Row) -> Format:
@@ -102,4 +121,4 @@ def _fault(error: ValidationError) -> tuple[str, str]:
     return ".".join(map(str, fault["loc"])), fault["msg"]
 
 
-__all__: Sequence[str] = ("FORMATS", "load", "recognise")
+__all__: Sequence[str] = ("FORMATS", "load", "read", "recognise")

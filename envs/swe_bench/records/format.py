@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +21,11 @@ class Format:
     not_keys: tuple[str, ...] = ()
     """None of them is there."""
 
-    def fits(self, keys: Iterable[str]) -> bool:
+    def fits(self, record: Mapping[str, Any]) -> bool:
         """Is a record with these keys one of this kind?"""
-        return not self.lacks(keys)
+        return not self.lacks(record)
 
-    def lacks(self, keys: Iterable[str]) -> list[str]:
-        """The keys that are missing, and those that should be."""
-        there = set(keys)
+    def lacks(self, record: Mapping[str, Any]) -> list[str]:
+        """The keys that are missing, and those that should be. Tables have null where a record lacks a key."""
+        there = {key for key, value in record.items() if value is not None}
         return [key for key in self.keys if key not in there] + [f"no {key}" for key in self.not_keys if key in there]

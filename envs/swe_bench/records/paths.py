@@ -1,4 +1,4 @@
-"""Which files a patch touches, and which files tests are in."""
+"""Which files a patch touches, which files tests are in, and a patch that brings a file."""
 
 from __future__ import annotations
 
@@ -25,6 +25,16 @@ def files_of(tests: Iterable[str]) -> tuple[str, ...]:
 def are_of_pytest(tests: Iterable[str]) -> bool:
     """Is each name a path to a Python file and a test in it?"""
     return all(re.match(r"[^:\s]+\.py::", name) for name in tests)
+
+
+def new_file(path: str, content: str) -> str:
+    """A git diff that adds a file."""
+    lines = content.split("\n")
+    ends_whole = lines[-1] == ""
+    lines = lines[:-1] if ends_whole else lines
+    body = "".join(f"+{line}\n" for line in lines) + ("" if ends_whole else "\\ No newline at end of file\n")
+    header = f"diff --git a/{path} b/{path}\nnew file mode 100644\n"
+    return f"{header}--- /dev/null\n+++ b/{path}\n@@ -0,0 +1,{len(lines)} @@\n{body}" if content else header
 
 
 def _headers(patch: str) -> Iterator[list[str]]:

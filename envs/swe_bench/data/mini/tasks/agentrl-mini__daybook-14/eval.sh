@@ -1,7 +1,7 @@
 #!/bin/bash
 set -uxo pipefail
 cd /testbed
-git checkout cbb80984bdb145eb58041d805acc3c504ea6d1f8 tests/test_rules.py
+git checkout ceeeb3a7cdf1d0356dacac9a13f495f339b1969f tests/test_rules.py
 git apply -v - <<'EOF_OF_TEST_PATCH'
 diff --git a/tests/test_rules.py b/tests/test_rules.py
 index 430105f..62695fb 100644
@@ -30,4 +30,4 @@ EOF_OF_TEST_PATCH
 : '>>>>> Start Test Output'
 python3 -m pytest -rA -p no:cacheprovider tests/test_calendar.py tests/test_notation.py tests/test_rules.py tests/test_span.py tests/test_spanset.py
 : '>>>>> End Test Output'
-git checkout cbb80984bdb145eb58041d805acc3c504ea6d1f8 tests/test_rules.py
+git checkout ceeeb3a7cdf1d0356dacac9a13f495f339b1969f tests/test_rules.py

@@ -1,7 +1,7 @@
 #!/bin/bash
 set -uxo pipefail
 cd /testbed
-git checkout afcdcb746c41366ee5519022276bf64feeeb7fce tests/test_calendar.py tests/test_spanset.py
+git checkout 1710dfb70e55d7f1ff9cceb2320b9f58602b23b6 tests/test_calendar.py tests/test_spanset.py
 git apply -v - <<'EOF_OF_TEST_PATCH'
 diff --git a/tests/test_calendar.py b/tests/test_calendar.py
 index 1244215..b595702 100644
@@ -47,4 +47,4 @@ EOF_OF_TEST_PATCH
 : '>>>>> Start Test Output'
 python3 -m pytest -rA -p no:cacheprovider tests/test_calendar.py tests/test_notation.py tests/test_rules.py tests/test_span.py tests/test_spanset.py
 : '>>>>> End Test Output'
-git checkout afcdcb746c41366ee5519022276bf64feeeb7fce tests/test_calendar.py tests/test_spanset.py
+git checkout 1710dfb70e55d7f1ff9cceb2320b9f58602b23b6 tests/test_calendar.py tests/test_spanset.py

@@ -1,7 +1,7 @@
 #!/bin/bash
 set -uxo pipefail
 cd /testbed
-git checkout 9fd95ca6acc395569b12312c4e61ad51cfb79bc5 tests/test_calendar.py
+git checkout e1f1e4556222bc8f9dbdde284a5c8d2f59ec2476 tests/test_calendar.py
 git apply -v - <<'EOF_OF_TEST_PATCH'
 diff --git a/tests/test_calendar.py b/tests/test_calendar.py
 index b595702..c049b64 100644
@@ -34,4 +34,4 @@ EOF_OF_TEST_PATCH
 : '>>>>> Start Test Output'
 python3 -m pytest -rA -p no:cacheprovider tests/test_calendar.py tests/test_notation.py tests/test_rules.py tests/test_span.py tests/test_spanset.py
 : '>>>>> End Test Output'
-git checkout 9fd95ca6acc395569b12312c4e61ad51cfb79bc5 tests/test_calendar.py
+git checkout e1f1e4556222bc8f9dbdde284a5c8d2f59ec2476 tests/test_calendar.py

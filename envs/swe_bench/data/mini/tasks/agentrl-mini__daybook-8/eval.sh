@@ -1,7 +1,7 @@
 #!/bin/bash
 set -uxo pipefail
 cd /testbed
-git checkout 831cceb64ef434c85046196c260d9d9af26a8de9 tests/test_calendar.py tests/test_span.py
+git checkout c6fb17c8a489acf9755f8f14e33a617586e115c0 tests/test_calendar.py tests/test_span.py
 git apply -v - <<'EOF_OF_TEST_PATCH'
 diff --git a/tests/test_calendar.py b/tests/test_calendar.py
 index 9681354..1244215 100644
@@ -43,4 +43,4 @@ EOF_OF_TEST_PATCH
 : '>>>>> Start Test Output'
 python3 -m pytest -rA -p no:cacheprovider tests/test_calendar.py tests/test_notation.py tests/test_rules.py tests/test_span.py tests/test_spanset.py
 : '>>>>> End Test Output'
-git checkout 831cceb64ef434c85046196c260d9d9af26a8de9 tests/test_calendar.py tests/test_span.py
+git checkout c6fb17c8a489acf9755f8f14e33a617586e115c0 tests/test_calendar.py tests/test_span.py

@@ -1,7 +1,7 @@
 #!/bin/bash
 set -uxo pipefail
 cd /testbed
-git checkout 402698bc39c07a6bff10b6e6e9ae8edad2500613 tests/test_lexer.py
+git checkout 1955ea863a8888378f5c17b80ab408736577b031 tests/test_lexer.py
 git apply -v - <<'EOF_OF_TEST_PATCH'
 diff --git a/tests/test_lexer.py b/tests/test_lexer.py
 index 54d9c80..18998c7 100644
@@ -44,4 +44,4 @@ EOF_OF_TEST_PATCH
 : '>>>>> Start Test Output'
 python3 -m pytest -rA -p no:cacheprovider tests/test_evaluation.py tests/test_lexer.py tests/test_parser.py
 : '>>>>> End Test Output'
-git checkout 402698bc39c07a6bff10b6e6e9ae8edad2500613 tests/test_lexer.py
+git checkout 1955ea863a8888378f5c17b80ab408736577b031 tests/test_lexer.py

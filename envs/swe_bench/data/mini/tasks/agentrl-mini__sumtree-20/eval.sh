@@ -1,10 +1,10 @@
 #!/bin/bash
 set -uxo pipefail
 cd /testbed
-git checkout f93833ab9dc5a416703d9965311eadffba75ef1e tests/test_evaluation.py
+git checkout ffd17cc19dd7768e3deb440b6de6342fadc1330a tests/test_evaluation.py
 git apply -v - <<'EOF_OF_TEST_PATCH'
 diff --git a/tests/test_evaluation.py b/tests/test_evaluation.py
-index d3950ed..1ad40cc 100644
+index b612ac9..44c2eb0 100644
 --- a/tests/test_evaluation.py
 +++ b/tests/test_evaluation.py
 @@ -72,6 +72,30 @@ def test_values_of_powers():
@@ -42,4 +42,4 @@ EOF_OF_TEST_PATCH
 : '>>>>> Start Test Output'
 python3 -m pytest -rA -p no:cacheprovider tests/test_evaluation.py tests/test_lexer.py tests/test_parser.py
 : '>>>>> End Test Output'
-git checkout f93833ab9dc5a416703d9965311eadffba75ef1e tests/test_evaluation.py
+git checkout ffd17cc19dd7768e3deb440b6de6342fadc1330a tests/test_evaluation.py

@@ -1,10 +1,10 @@
 #!/bin/bash
 set -uxo pipefail
 cd /testbed
-git checkout bc36e9c295584cad582ac87088e120f1d7a7c252 tests/test_evaluation.py
+git checkout d29bc134a273c143f5014693b8843f7c5722da07 tests/test_evaluation.py
 git apply -v - <<'EOF_OF_TEST_PATCH'
 diff --git a/tests/test_evaluation.py b/tests/test_evaluation.py
-index 4709414..822a79d 100644
+index ebce2c2..f7d5f94 100644
 --- a/tests/test_evaluation.py
 +++ b/tests/test_evaluation.py
 @@ -64,3 +64,20 @@ def test_an_evaluator_remembers():
@@ -32,4 +32,4 @@ EOF_OF_TEST_PATCH
 : '>>>>> Start Test Output'
 python3 -m pytest -rA -p no:cacheprovider tests/test_evaluation.py tests/test_lexer.py tests/test_parser.py
 : '>>>>> End Test Output'
-git checkout bc36e9c295584cad582ac87088e120f1d7a7c252 tests/test_evaluation.py
+git checkout d29bc134a273c143f5014693b8843f7c5722da07 tests/test_evaluation.py

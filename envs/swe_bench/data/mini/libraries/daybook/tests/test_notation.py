@@ -10,12 +10,16 @@ from daybook import Span, notation
     [
         ("45m", timedelta(minutes=45)),
         ("1h30m", timedelta(hours=1, minutes=30)),
-        ("2d 4h", timedelta(days=2, hours=4)),
+        ("2d4h", timedelta(days=2, hours=4)),
         ("90s", timedelta(seconds=90)),
     ],
 )
 def test_parse_duration(text, duration):
     assert notation.parse_duration(text) == duration
+
+
+def test_parse_duration_with_spaces():
+    assert notation.parse_duration(" 2d  4h") == timedelta(days=2, hours=4)
 
 
 @pytest.mark.parametrize("text", ["", "1", "h", "1x", "30m1h", "1h1h", "1.5h"])

@@ -3,6 +3,10 @@ import pytest
 from sumtree import SyntaxProblem, parse
 
 
+def without_spaces(text):
+    return text.replace(" ", "")
+
+
 @pytest.mark.parametrize(
     "text, printed",
     [
@@ -16,13 +20,14 @@ from sumtree import SyntaxProblem, parse
         ("x<1+2", "x < 1 + 2"),
         ("2*-3", "2 * -3"),
     ],
+    ids=without_spaces,
 )
 def test_printed(text, printed):
     assert str(parse(text)) == printed
     assert parse(printed) == parse(text)
 
 
-@pytest.mark.parametrize("text", ["", "1 +", "(1", "1)", "f(1,)", "1 2", "* 2", "= 3"])
+@pytest.mark.parametrize("text", ["", "1 +", "(1", "1)", "f(1,)", "1 2", "* 2", "= 3"], ids=without_spaces)
 def test_no_expression(text):
     with pytest.raises(SyntaxProblem):
         parse(text)
