@@ -34,7 +34,7 @@ PHANTOMS = (
 )  # fmt: skip
 """What swebench takes for tests: progress, log lines, what tests printed, and the sessions that they started."""
 
-PROGRAM = '''
+PROGRAM = """
 import json, sys
 from importlib.metadata import version
 from swebench.harness.grading import get_eval_report, get_logs_eval
@@ -60,7 +60,7 @@ for path, parser, phantoms in json.load(sys.stdin):
     ]
     answers.append({"statuses": statuses, "tasks": tasks})
 print(json.dumps({"version": version("swebench"), "answers": answers}))
-'''
+"""
 
 
 def asked(python: str) -> dict[str, Any]:

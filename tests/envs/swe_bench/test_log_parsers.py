@@ -111,7 +111,13 @@ def test_h09_what_another_stream_printed_behind_a_result_is_no_part_of_it() -> N
 
 
 def test_lines_of_a_program_are_no_results() -> None:
-    lines = ["ERROR    root:t.py:3 no", "FAILED to open std::string", "ERROR foo: bar", "a::b PASSED", "10:20::30 ERROR"]
+    lines = [
+        "ERROR    root:t.py:3 no",
+        "FAILED to open std::string",
+        "ERROR foo: bar",
+        "a::b PASSED",
+        "10:20::30 ERROR",
+    ]
     assert told("pytest", *lines).statuses == {}
 
 
@@ -251,10 +257,38 @@ def test_sympy_names_that_two_files_share_stand_for_the_later_file() -> None:
 
 WORDS = st.sampled_from(
     [
-        *("PASSED", "FAILED", "ERROR", "SKIPPED", "XFAIL", "ok", "FAIL", "skipped 'x'", " ... ", " - ", "[", "]", "[100%]"),
-        *("t.py::test_a", "a/b c.py::T::test_b", "test_x (m.C)", "test_y (m.C.test_y)", "test_z", "a/test_a.py[3]", "F"),
+        *(
+            "PASSED",
+            "FAILED",
+            "ERROR",
+            "SKIPPED",
+            "XFAIL",
+            "ok",
+            "FAIL",
+            "skipped 'x'",
+            " ... ",
+            " - ",
+            "[",
+            "]",
+            "[100%]",
+        ),
+        *(
+            "t.py::test_a",
+            "a/b c.py::T::test_b",
+            "test_x (m.C)",
+            "test_y (m.C.test_y)",
+            "test_z",
+            "a/test_a.py[3]",
+            "F",
+        ),
         *("=== FAILURES ===", "=== short test summary info ===", "=" * 70, "FAIL: ", "\n", " ", "\x1b[31m", "\x1b[0m"),
-        *("=== test session starts ===", "== 1 passed in 0.1s ==", "____ a.py:test_q ____", "[gw0] [ 3%] ", "SUBFAILED[x] "),
+        *(
+            "=== test session starts ===",
+            "== 1 passed in 0.1s ==",
+            "____ a.py:test_q ____",
+            "[gw0] [ 3%] ",
+            "SUBFAILED[x] ",
+        ),
     ]
 )
 TEXTS = st.lists(WORDS | st.text(max_size=8), max_size=40).map("".join)
