@@ -30,9 +30,17 @@ PARSERS = {
 """Log → the parsers that read it. All are of real runs of a few tests that end in every way there is."""
 
 PHANTOMS = (
-    "[ 78%]", "root:test_mixed.py:73", "tests/other.py::test_forged", "test_inner.py::test_a", "test_inner.py::test_b"
-)  # fmt: skip
-"""What swebench takes for tests: progress, log lines, what tests printed, and the sessions that they started."""
+    *(
+        "[ 78%]",
+        "root:test_mixed.py:73",
+        "tests/other.py::test_forged",
+        "test_inner.py::test_a",
+        "test_inner.py::test_b",
+    ),
+    "test_subtests (test_mixed.Plain) ... test_in_a_transaction",
+)
+"""What swebench takes for tests: progress, log lines, what tests printed, the sessions that they started, and two tests
+on one line."""
 
 PROGRAM = """
 import json, sys
@@ -53,12 +61,11 @@ for path, parser, phantoms in json.load(sys.stdin):
     failed = [test for test in named if statuses[test] in ("FAILED", "ERROR")]
     tasks = [(passed[:2], passed[2:]), (failed[:1], passed), (passed, failed[-1:])]
     prediction = {"instance_id": "a__a-1", "model_name_or_path": "", "model_patch": "a"}
-    tasks = [
-        {"fail_to_pass": fail_to_pass, "pass_to_pass": pass_to_pass,
-         "resolved": get_eval_report(spec(parser, fail_to_pass, pass_to_pass), prediction, path, False)["a__a-1"]["resolved"]}
-        for fail_to_pass, pass_to_pass in tasks
-    ]
-    answers.append({"statuses": statuses, "tasks": tasks})
+    judged = []
+    for fail_to_pass, pass_to_pass in tasks:
+        report = get_eval_report(spec(parser, fail_to_pass, pass_to_pass), prediction, path, False)["a__a-1"]
+        judged.append(dict(fail_to_pass=fail_to_pass, pass_to_pass=pass_to_pass, resolved=report["resolved"]))
+    answers.append({"statuses": statuses, "tasks": judged})
 print(json.dumps({"version": version("swebench"), "answers": answers}))
 """
 
