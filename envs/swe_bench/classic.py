@@ -40,13 +40,13 @@ def _pytest_of_astropy(version: str, files: Sequence[str]) -> list[str]:
 
 
 def _pytest(version: str, files: Sequence[str]) -> list[str]:
-    return [f"pytest -rA {shlex.join(files)}"]
+    return [f"pytest -rA -p no:cacheprovider {shlex.join(files)}"]
 
 
 def _django(version: str, files: Sequence[str]) -> list[str]:
     options = "" if version == "1.9" else " --settings=test_sqlite --parallel 1"
     labels = [path.removeprefix("tests/").removesuffix(".py").replace("/", ".") for path in files if _has_tests(path)]
-    return [f"./tests/runtests.py --verbosity 2{options} {shlex.join(dict.fromkeys(labels))}"]
+    return [f"./tests/runtests.py --verbosity 2{options} {shlex.join(labels)}"]
 
 
 def _sympy(version: str, files: Sequence[str]) -> list[str]:

@@ -32,7 +32,7 @@ class Parser:
 
 _PYTEST = Parser(read=pytest_log.read, written=pytest_log.up_to_a_space)
 _OPTIONS = Parser(read=pytest_log.read, written=pytest_log.with_short_paths)
-_WHOLE = Parser(read=pytest_log.read)
+_WHOLE = Parser(read=pytest_log.read_with_reasons)
 _UNITTEST = Parser(read=unittest_log.read)
 PARSERS: Mapping[str, Parser] = {
     "pytest": _PYTEST,

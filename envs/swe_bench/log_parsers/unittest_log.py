@@ -58,7 +58,7 @@ def read(lines: list[str], told: Told) -> None:
             told.add(detail[2], STATUSES[detail[1]])
         elif alone := _ALONE.match(line):
             running = _Running(alone[1], has_dots=False)
-        elif running and not running.has_dots and not _STARTED.match(line):
+        elif running and not running.has_dots and (_ALONE.match(before) or not _STARTED.match(line)):
             running = _after_a_name(line, running, told)
         else:
             running = _progress(line, running, told)
