@@ -71,9 +71,12 @@ def check_environment(options: argparse.Namespace) -> int:
         num_tasks=options.tasks,
         max_turns=config.limits.max_turns,
         timeout_s=config.limits.tool_timeout_s,
+        grade_timeout_s=config.limits.grade_timeout_s,
     )
     for result in results:
         print(visible(result.line()))
     num_failed = sum(result.problem is not None for result in results)
-    print(f"{num_failed} of {len(results)} checks failed" if num_failed else f"{options.name} keeps the contract")
+    num_open = sum(not result.is_shown for result in results)
+    verdict = f"{num_failed} of {len(results)} checks failed" if num_failed else f"{options.name} keeps the contract"
+    print(verdict + (f"; {num_open} not shown" if num_open else ""))
     return 1 if num_failed else 0
