@@ -52,6 +52,12 @@ def null_policy(messages: list[Message]) -> Message:
     return Message(role="assistant", content="")
 
 
+def scripted(*replies: Message) -> Oracle:
+    """Says these replies in turn, then nothing. It plays one episode."""
+    left = iter(replies)
+    return lambda messages: next(left, None) or null_policy(messages)
+
+
 async def no_chat(agent: str, messages: list[Message]) -> Message:
     """Where nobody can be asked: raises RuntimeError."""
     raise RuntimeError(f"ctx.chat({agent!r}, …) isn't there in grade: ask in collect, and grade from the artifacts")
@@ -114,7 +120,7 @@ class Environment(ABC):
     max_null_reward: float = 0.0
     """What a policy that says nothing gets at most."""
     max_garbage_reward: float | None = None
-    """What random texts and calls get at most; None: that isn't shown."""
+    """What random texts and calls get at most; None: that isn't shown. `__init__` may set it by the options."""
 
     def __init__(self, config: EnvironmentConfig) -> None:
         self.config = config

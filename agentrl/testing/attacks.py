@@ -30,9 +30,9 @@ async def attacks_do_not_pay(subject: Subject) -> str:
 
 async def garbage_pays_little(subject: Subject) -> str:
     """Random texts and calls, on every task that is played."""
-    highest = subject.stage.env_class.max_garbage_reward
+    highest = subject.stage.env_class(subject.stage.options).max_garbage_reward
     if highest is None:
-        raise NotShown("the class sets no max_garbage_reward")
+        raise NotShown("it sets no max_garbage_reward, on the class or for some options in __init__")
     rewards = []
     for task in subject.sample():
         player = Player(

@@ -185,7 +185,8 @@ async def _grades_can_be_repeated(subject: Subject) -> str:
     """From what is stored alone, after all those episodes are closed and others were played."""
     if not subject.played:
         raise ContractError("no episode was played to its end")
-    for one in subject.played:
+    honest = [one for one in subject.played if not one.player.is_hostile]
+    for one in honest:
         trajectory, first = one.trajectory, one.grade
         stored = copy.deepcopy(trajectory)
         stored.task = Task.model_validate_json(trajectory.task.model_dump_json())
@@ -195,7 +196,7 @@ async def _grades_can_be_repeated(subject: Subject) -> str:
                 f"task {trajectory.task.id} was graded {first.reward:g}, then {second.reward:g}; use only what grade "
                 f"is given, and put what it needs into the artifacts in collect()"
             )
-    return f"{len(subject.played)} episodes"
+    return f"{len(honest)} episodes"
 
 
 CHECKS: dict[str, Check] = {
