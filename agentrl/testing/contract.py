@@ -73,7 +73,7 @@ def check(
     stage = Stage(
         env_class=env_class,
         options=env_class.Config() if options is None else options,
-        chat=chat or _nobody,
+        chat=chat or nobody,
         boxes=CheckBoxes(sandbox or SandboxConfig()),
         timeout_s=timeout_s,
         grade_timeout_s=grade_timeout_s or timeout_s,
@@ -94,8 +94,9 @@ def check(
     return [*subject.results, Result(check="nothing is left behind", problem=problem)]
 
 
-async def _nobody(agent: str, messages: list[Message]) -> Message:
+async def nobody(agent: str, messages: list[Message]) -> Message:
+    """Who answers `ctx.chat` where no endpoint is named: raises RuntimeError that says so."""
     raise RuntimeError(f"it asks ctx.chat({agent!r}, …), and nobody answers: set chat.url=… chat.model=…, or pass chat")
 
 
-__all__ = ["CHECKS", "Result", "check", "verify"]
+__all__ = ["CHECKS", "Result", "check", "nobody", "verify"]

@@ -252,7 +252,7 @@ async def take_box(stage: Stage, hook: str, ask: Callable[[], SandboxSpec | None
     try:
         return await stage.boxes.start(spec, hold_s=MAX_HOLD_S)
     except NoBox as error:
-        raise ContractError(f"{hook}: {error}") from None
+        raise ContractError(f"{hook}: {error}") from error
 
 
 def stored_artifacts(artifacts: Artifacts) -> Artifacts:

@@ -55,16 +55,23 @@ class Player:
     is_hostile: bool = False
     """Its calls may be malformed; otherwise such a call is a fault of the environment's author."""
 
+    def fits(self, reward: float) -> bool:
+        """Is a reward within the bounds?"""
+        return self.lowest - TOLERANCE <= reward <= self.highest + TOLERANCE
+
+    def due(self, reward: float) -> str:
+        """What is due in place of a reward that doesn't fit."""
+        return (
+            f"at least {self.lowest:g}" if reward < self.lowest else f"at most {self.highest:g}"
+        ) + f" ({self.bound})"
+
     def check(self, task: Task, reward: float) -> None:
         """Raises ContractError where a reward is outside the bounds."""
-        if self.lowest - TOLERANCE <= reward <= self.highest + TOLERANCE:
-            return
-        is_low = reward < self.lowest
-        due = f"at least {self.lowest:g}" if is_low else f"at most {self.highest:g}"
-        raise ContractError(
-            f"task {task.id} of {task.split} paid {self.name} {reward:g} where {due} ({self.bound}) is due; mend the "
-            f"grade, or declare another bound"
-        )
+        if not self.fits(reward):
+            raise ContractError(
+                f"task {task.id} of {task.split} paid {self.name} {reward:g} where {self.due(reward)} is due; mend the "
+                f"grade, or declare another bound"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
