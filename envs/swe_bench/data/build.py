@@ -59,7 +59,11 @@ class History:
         environment = {"PATH": os.environ["PATH"], "HOME": os.devnull, "LC_ALL": "C"}
         environment |= {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
         for role in ("AUTHOR", "COMMITTER"):
-            environment |= {f"GIT_{role}_NAME": "Mini", f"GIT_{role}_EMAIL": "mini@example.com", f"GIT_{role}_DATE": day}
+            environment |= {
+                f"GIT_{role}_NAME": "Mini",
+                f"GIT_{role}_EMAIL": "mini@example.com",
+                f"GIT_{role}_DATE": day,
+            }
         command = ["git", "-c", "core.autocrlf=false", *words]
         done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=True)
         return done.stdout.strip()
