@@ -67,6 +67,7 @@ def faults_of(path: str, source: str) -> list[Fault]:
     if not source.endswith("\n") or "\r" in source or "\f" in source:
         return []
     tree, lines = ast.parse(source), source.split("\n")
+    whole = ast.dump(tree)
     module = path.removesuffix(".py").removeprefix("src/").removesuffix("/__init__").replace("/", ".")
     found = {}
     for node, place in _walk(tree, _Place(module, ast.get_docstring(tree) or "")):
@@ -75,7 +76,7 @@ def faults_of(path: str, source: str) -> list[Fault]:
                 kind=edit.kind, path=path, line=edit.node.lineno, start=edit.start, end=edit.end, text=edit.text,
                 where=place.where, doc=place.doc,
             )  # fmt: skip
-            if _is_another_program(fault.put_into(source), tree):
+            if _is_another_program(fault.put_into(source), whole):
                 found[fault.line, fault.start, fault.end, fault.text] = fault
     return sorted(found.values(), key=lambda fault: (fault.line, fault.start, fault.end, fault.text))
 
@@ -151,8 +152,8 @@ def _text(node: ast.expr, lines: list[str]) -> str:
     return lines[node.lineno - 1].encode()[node.col_offset : node.end_col_offset].decode()
 
 
-def _is_another_program(source: str, tree: ast.Module) -> bool:
+def _is_another_program(source: str, whole: str) -> bool:
     try:
-        return ast.dump(ast.parse(source)) != ast.dump(tree)
+        return ast.dump(ast.parse(source)) != whole
     except SyntaxError:
         return False
