@@ -31,7 +31,7 @@ class Mixed(Toy):
 
     @classmethod
     async def grade(cls, task: Task, trajectory: Trajectory, artifacts: Artifacts, ctx: EnvironmentContext) -> Grade:
-        cls.num_graded += 1
+        cls.num_graded += task.id == "train-2"
         if task.id == "train-3" and cls.num_faults:
             cls.num_faults -= 1
             raise SandboxError("the box died", kind=SandboxFault.DIED)
