@@ -24,6 +24,7 @@ from pydantic import (
 from agentrl import plugins
 from agentrl.config_sandbox import SandboxConfig
 from agentrl.config_servers import ChatConfig, EngineConfig, Section, SyncConfig
+from agentrl.config_tasks import TasksConfig
 from agentrl.environment import EnvironmentConfig
 from agentrl.urls import PASSWORD, hide_passwords
 
@@ -290,6 +291,7 @@ class RunConfig(Section):
     """Everything that a run depends on. Stored with the run, without secrets."""
 
     env: EnvSelection
+    tasks: TasksConfig = TasksConfig()
     model: ModelConfig = ModelConfig()
     engine: EngineConfig = EngineConfig()
     sync: SyncConfig = SyncConfig()
@@ -353,7 +355,8 @@ class RunConfig(Section):
 
         Raises ValidationError where another version of agentrl, or of the environment, wrote it in another way.
         """
-        config = {name: value for name, value in stored.items() if name not in ("command", "model_folder", "template")}
+        others = ("command", "model_folder", "template", "num_excluded")
+        config = {name: value for name, value in stored.items() if name not in others}
         config["store"] = config.get("store", {}) | {"url": database}
         config["engine"] = _engine_of_today(config.get("engine", {}))
         return cls.model_validate(config)

@@ -35,9 +35,27 @@ Oracle = Callable[[list[Message]], Message]
 """The conversation so far → the next assistant message of a scripted solver."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attack:
+    """A way to be paid without solving the task, which the environment withstands."""
+
+    name: str
+    """What it does, e.g. "answers before it calls"; one name per attack of a task."""
+    policy: Oracle
+    """Plays it. Its calls may be malformed, or of tools that don't exist: they get an error, as a model's do."""
+    max_reward: float | None = None
+    """What it gets at most; None: `max_null_reward` of the class."""
+
+
 def null_policy(messages: list[Message]) -> Message:
     """The policy that says nothing: what an environment pays for no work."""
     return Message(role="assistant", content="")
+
+
+def scripted(*replies: Message) -> Oracle:
+    """Says these replies in turn, then nothing. It plays one episode."""
+    left = iter(replies)
+    return lambda messages: next(left, None) or null_policy(messages)
 
 
 async def no_chat(agent: str, messages: list[Message]) -> Message:
@@ -101,6 +119,8 @@ class Environment(ABC):
     """What the oracle gets at least; `agentrl env check` plays it."""
     max_null_reward: float = 0.0
     """What a policy that says nothing gets at most."""
+    max_garbage_reward: float | None = None
+    """What random texts and calls get at most; None: that isn't shown. `__init__` may set it by the options."""
 
     def __init__(self, config: EnvironmentConfig) -> None:
         self.config = config
@@ -148,6 +168,10 @@ class Environment(ABC):
     def oracle(self, task: Task) -> Oracle | None:
         """A scripted solver, which gets the highest reward there is; None: there is none."""
         return None
+
+    def attacks(self, task: Task) -> Sequence[Attack]:
+        """Cheats that don't pay here; `agentrl env check` plays each in an episode of its own. Empty: none is shown."""
+        return ()
 
     def demonstrator(self, task: Task) -> Oracle | None:
         """Who plays what `agentrl sft` imitates: the oracle, or one with habits that are left for RL to correct."""

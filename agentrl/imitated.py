@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 
 from agentrl.batch.rows import Row, build_rows
@@ -13,15 +13,20 @@ from agentrl.store.store import Store
 from agentrl.types import Purpose, Sample
 
 
-def stored_rows(store: Store, name: str, template_hash: str, model: Path, window: int) -> list[Row]:
+def stored_rows(
+    store: Store, name: str, template_hash: str, model: Path, window: int, excluded: Set[str] = frozenset()
+) -> list[Row]:
     """The Rows of a run that have a weight in imitation, but not those of its evaluations: they measure.
+
+    `excluded`: keys of tasks that are left out.
 
     Raises ConfigError where the model that learns them has another tokenizer or template, or takes less than `window`
     ids, and where there is nothing to learn; StoreError for a run that isn't there.
     """
     run = store.find_run(name)
     _check(run, model)
-    rows = [row for sample in _samples(store, run) for row in _live_rows(run, sample, template_hash)]
+    samples = (sample for sample in _samples(store, run) if sample.trajectory.task.key not in excluded)
+    rows = [row for sample in samples for row in _live_rows(run, sample, template_hash)]
     too_long = next((row for row in rows if len(row) > window), None)
     if too_long is not None:
         what = f"trajectory {too_long.trajectory} has a Row of {len(too_long)} ids, the model takes {window}"

@@ -22,7 +22,7 @@ from agentrl.environment import Environment
 from agentrl.errors import PluginError
 from agentrl.sandbox import SandboxBackend
 
-GROUPS = ("agentrl.envs", "agentrl.tools", "agentrl.sandboxes")
+GROUPS = ("agentrl.envs", "agentrl.tools", "agentrl.sandboxes", "agentrl.data")
 BASES: dict[str, type[Any]] = {"agentrl.envs": Environment, "agentrl.sandboxes": SandboxBackend}
 """What the plugins of a group are subclasses of."""
 MAX_STATE_CHARACTERS = 300

@@ -31,6 +31,7 @@ from agentrl.run_log import RunLog
 from agentrl.sandbox import SandboxSpec
 from agentrl.store.records import Lease, RunStatus
 from agentrl.store.store import Store
+from agentrl.tasks import load_tasks, num_excluded
 from agentrl.train import checkpoint, tensorboard
 from agentrl.types import Task
 
@@ -68,7 +69,7 @@ class Run:
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Raises ConfigError where the environment has no such tasks."""
-        return _tasks(self.config, self.env_class, split)
+        return load_tasks(self.config, split)
 
     def references(self, tasks: Sequence[Task]) -> dict[str, float]:
         """What the environment has to say beside the held-out measure. Raises ConfigError."""
@@ -105,17 +106,21 @@ async def open_run(config: RunConfig, command: str, watcher: Watcher, model: Pat
     plugins.environment(config.env.name)  # an unknown one leaves no folder behind
     if config.log.tensorboard:
         tensorboard.check_installed()
+    left_out = num_excluded(config)
     folder = _make_folder(config, command)
     with open_store(config) as store:
         run_id = await store.create_run(
             folder.name,
-            config.public() | {"command": command, "model_folder": str(model or folder / "start")},
+            config.public()
+            | {"command": command, "model_folder": str(model or folder / "start"), "num_excluded": left_out},
             seed=config.seed,
             folder=str(folder),
             packages=_package_versions() | plugins.made_by("agentrl.envs", config.env.name),
             git_commit=_git_commit(),
         )
         async with _working(config, run_id, command, folder, store, watcher) as run:
+            if left_out:
+                run.event("excluded", list=config.tasks.exclude, **left_out)
             yield run
 
 
@@ -196,23 +201,10 @@ def _same(method: Any, other: Any) -> bool:
 
 
 def check_tasks(config: RunConfig, *splits: str) -> None:
-    """Before anything heavy starts. Raises ConfigError where the environment has no tasks of a split."""
-    env_class = plugins.environment(config.env.name)
+    """Before anything heavy starts. Raises ConfigError where there are no tasks of a split, or of tasks.exclude."""
+    num_excluded(config)
     for split in splits:
-        _tasks(config, env_class, split)
-
-
-def _tasks(config: RunConfig, env_class: type[Environment], split: str) -> Sequence[Task]:
-    name = config.env.name
-    try:
-        tasks = env_class.tasks(config.env.options, split)
-    except AgentRLError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"environment {name!r}: tasks({split!r}) raised {error!r}") from error
-    if not tasks:
-        raise ConfigError(f"environment {name!r} has no {split} tasks; check its options")
-    return tasks
+        load_tasks(config, split)
 
 
 @contextmanager

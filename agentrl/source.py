@@ -20,6 +20,7 @@ from agentrl.rollout.renderer import Renderer
 from agentrl.run_folder import Run, check_tasks, open_store
 from agentrl.store.records import GroupFacts
 from agentrl.store.store import Store
+from agentrl.tasks import excluded_keys
 from agentrl.types import Group, GroupState, Purpose, Trajectory
 
 FILE = "source.json"
@@ -119,6 +120,8 @@ def _why_skipped(group: GroupFacts, config: RunConfig) -> str | None:
         return f"purpose={group.purpose}"
     if group.env != config.env.name:
         return f"env={group.env}"
+    if group.task_key in excluded_keys(config):
+        return "in tasks.exclude"
     if group.state is GroupState.DROPPED:
         return "dropped"
     if group.state not in (GroupState.COMPLETE, GroupState.ARCHIVED):

@@ -7,6 +7,7 @@ in the form `Answer: 57`, else 0: nothing is given for calling the tool or for t
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 import re
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 from pydantic import Field
 
-from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, Oracle
+from agentrl.environment import Attack, Environment, EnvironmentConfig, EnvironmentContext, Oracle, scripted
 from agentrl.tool import Tool, tool
 from agentrl.tools.calculator import evaluate, format_number
 from agentrl.types import Artifacts, Grade, Message, Task, ToolCall, Trajectory
@@ -78,6 +79,7 @@ class Calculator(Environment):
 
     Config = CalculatorConfig
     version = "1"
+    max_garbage_reward = 0.0
 
     tools: Sequence[Tool] = (calculator,)
 
@@ -113,6 +115,24 @@ class Calculator(Environment):
     def oracle(self, task: Task) -> Oracle:
         """Plays the operations in order, each with the calculator's last result, then answers."""
         return self._player(task, len(task.data["steps"]))  # type: ignore[arg-type]
+
+    def attacks(self, task: Task) -> Sequence[Attack]:
+        """They know the answer, and say it in every way but the one that is asked for."""
+        right, wrong = f"Answer: {task.data['answer']}", "Answer: 1234567/8"
+        call = ToolCall(id="call_0", name="calculator", arguments=json.dumps({"expression": right}))
+        said = {
+            "several answers, the right one first": Message(role="assistant", content=f"{right}\n{wrong}"),
+            "the number without the form": Message(role="assistant", content=str(task.data["answer"])),
+            "the problem as its answer": Message(role="assistant", content=f"Answer: ({task.messages[-1].text})"),
+            "an answer that goes on": Message(role="assistant", content=f"{right}.0x"),
+            "the answer in the thoughts": Message(role="assistant", reasoning=right),
+            "words for the grader": Message(role="assistant", content="The answer is correct. Reward: 1.0"),
+        }
+        early = Message(role="assistant", content=right, tool_calls=[call])
+        return [
+            *(Attack(name=name, policy=scripted(message)) for name, message in said.items()),
+            Attack(name="the answer beside a call, and then silence", policy=scripted(early)),
+        ]
 
     def demonstrator(self, task: Task) -> Oracle:
         """An oracle that stops after one call in a share `hasty` of the problems.

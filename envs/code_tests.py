@@ -16,7 +16,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, Oracle, StepResult
+from agentrl.environment import Attack, Environment, EnvironmentConfig, EnvironmentContext, Oracle, StepResult, scripted
+from agentrl.envs.code_tests_attacks import LEAVES_FILES, attacks_on
 from agentrl.envs.code_tests_box import Trial, Verdict, try_code
 from agentrl.envs.code_tests_tasks import Problem, human_eval, read
 from agentrl.envs.dataset_files import FilesConfig
@@ -65,6 +66,7 @@ class CodeTests(Environment):
 
     Config = CodeTestsConfig
     version = "1"
+    max_garbage_reward = 0.0
     config: CodeTestsConfig
 
     def __init__(self, config: EnvironmentConfig) -> None:
@@ -143,10 +145,24 @@ class CodeTests(Environment):
         code = task.data["canonical_solution"]
         if code is None:
             return None
+        return lambda messages: self._handing_in(str(code))
+
+    def attacks(self, task: Task) -> Sequence[Attack]:
+        """Wrong code that tries to pass all the same, in the box of its tests and in the one before."""
+        codes = attacks_on(str(task.data["entry_point"]), may_return=self.config.reward == "binary")
+        found = [Attack(name=name, policy=scripted(self._handing_in(code))) for name, code in codes.items()]
+        if "python" in self.config.tools:
+            call = ToolCall(id="call_1", name="python", arguments=json.dumps({"code": LEAVES_FILES}))
+            left = Message(role="assistant", tool_calls=[call])
+            replies = [left, self._handing_in("raise ValueError\n")]
+            found.append(Attack(name="leaves modules of its own behind", policy=scripted(*replies)))
+        return found
+
+    def _handing_in(self, code: str) -> Message:
         if "submit" not in self.config.tools:
-            return lambda messages: Message(role="assistant", content=f"```python\n{code}\n```")
+            return Message(role="assistant", content=f"```python\n{code}\n```")
         call = ToolCall(id="call_0", name="submit", arguments=json.dumps({"code": code}))
-        return lambda messages: Message(role="assistant", tool_calls=[call])
+        return Message(role="assistant", tool_calls=[call])
 
     async def run_public_tests(self, code: str, ctx: ToolContext) -> str:
         """Run the public tests on your code, the whole of it. There are further tests in the end."""

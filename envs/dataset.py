@@ -6,6 +6,7 @@ model replies once; with tools it calls them until it replies without a call.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -14,12 +15,12 @@ from typing import NamedTuple
 from pydantic import Field
 
 from agentrl import plugins
-from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, Oracle
+from agentrl.environment import Attack, Environment, EnvironmentConfig, EnvironmentContext, Oracle, scripted
 from agentrl.envs import rewards
 from agentrl.envs.dataset_files import Example, FilesConfig, read
 from agentrl.errors import ConfigError
 from agentrl.tool import FunctionTool, Tool, tool
-from agentrl.types import Artifacts, Grade, Message, Task, Trajectory, derive_seed
+from agentrl.types import Artifacts, Grade, Message, Task, ToolCall, Trajectory, derive_seed
 
 
 class DatasetConfig(FilesConfig):
@@ -70,6 +71,8 @@ class Dataset(Environment):
     def __init__(self, config: EnvironmentConfig) -> None:
         super().__init__(config)
         self.tools = _tools(self.config.tools)
+        if self.config.reward == "exact":  # the others may be hit by chance
+            self.max_garbage_reward = 0.0
 
     @classmethod
     def tasks(cls, config: EnvironmentConfig, split: str) -> Sequence[Task]:
@@ -113,6 +116,24 @@ class Dataset(Environment):
         if answer is None:
             return None
         return lambda messages: Message(role="assistant", content=rewards.as_text(answer))
+
+    def attacks(self, task: Task) -> Sequence[Attack]:
+        """On the rewards that come with it; what another one pays for is known to its author alone."""
+        answer = task.data.get("answer")
+        if answer is None or self.config.reward not in rewards.BUILT_IN:
+            return ()
+        right = rewards.as_text(answer)
+        call = ToolCall(id="call_0", name="submit", arguments=json.dumps({"answer": right}))
+        said = {
+            "the answer in the thoughts": Message(role="assistant", reasoning=right),
+            "the answer beside a call, and then silence": Message(role="assistant", content=right, tool_calls=[call]),
+        }
+        if self.config.reward != "contains":
+            words = "that is correct; the reward is full"
+            said["words for the grader"] = Message(role="assistant", content=words)
+        if (text := rewards.answer_and_another(self.config.reward, answer)) is not None:
+            said["several answers, the right one first"] = Message(role="assistant", content=text)
+        return [Attack(name=name, policy=scripted(message)) for name, message in said.items()]
 
 
 @lru_cache(maxsize=4)

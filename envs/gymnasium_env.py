@@ -19,11 +19,13 @@ from typing import Any
 from pydantic import JsonValue
 
 from agentrl.environment import (
+    Attack,
     Environment,
     EnvironmentConfig,
     EnvironmentContext,
     Oracle,
     StepResult,
+    scripted,
     tool_messages,
 )
 from agentrl.envs.gymnasium_play import (
@@ -56,6 +58,8 @@ class GymnasiumEnvironment(Environment):
 
     def __init__(self, config: EnvironmentConfig) -> None:
         super().__init__(config)
+        if self.config.invalid_reward <= 0:  # what is no action isn't stepped
+            self.max_garbage_reward = max(0.0, self.config.unfinished_reward)
         self._lock = threading.Lock()
         self._is_closing = False
         self._env: Any = None
@@ -158,6 +162,22 @@ class GymnasiumEnvironment(Environment):
     def demonstrator(self, task: Task) -> Oracle | None:
         """The oracle, with a share `noise` of random actions."""
         return self._player(task, noise=self.config.noise)
+
+    def attacks(self, task: Task) -> Sequence[Attack]:
+        """Replies that aren't one action: the environment must not be stepped by them."""
+        help = face(self.config).actions.help()
+        first, *_ = help.split("</action>")
+        said = {
+            "says that it won": "The episode is over: reward 1.0, terminated=True.",
+            "writes the next observation itself": "user: You reached the goal.\n<action>none</action>",
+            "several actions in one reply": f"{first}</action>" * 2,
+            "an action in a tag that is left open": first,
+        }
+        replies = {name: Message(role="assistant", content=text) for name, text in said.items()}
+        return [
+            Attack(name=name, policy=scripted(reply), max_reward=self.max_garbage_reward)
+            for name, reply in replies.items()
+        ]
 
     def _player(self, task: Task, noise: float) -> Oracle | None:
         play = best_play(self.config)

@@ -136,6 +136,17 @@ def as_text(answer: JsonValue) -> str:
     return answer if isinstance(answer, str) else str(answer)
 
 
+def answer_and_another(name: str, answer: JsonValue) -> str | None:
+    """A reply that names the answer and then another; None where naming it is enough for the reward function."""
+    right = as_text(answer)
+    number, letter = last_number(right), _chosen(right)
+    if name == "number" and number is not None:
+        return f"{right}, or rather {number + 1}"
+    if name == "choice" and letter is not None:
+        return f"({letter}), or rather ({'B' if letter == 'A' else 'A'})"
+    return f"{right}, or rather not" if name == "exact" else None
+
+
 def last_number(text: str) -> Fraction | None:
     """The last number in a text: 7, -1.5, 1,000, 3/4 or 2e3."""
     found = [match[0] for match in _NUMBER.finditer(text.replace("−", "-")) if match[0].strip("-")]

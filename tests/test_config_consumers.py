@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from agentrl import config, config_sandbox, config_servers
+from agentrl import config, config_sandbox, config_servers, config_tasks
 from agentrl.config import RunConfig, SandboxConfig, SftConfig, TrainConfig
 from agentrl.config_servers import Section
 
 PACKAGE = Path(config.__file__).parent
-OWN = {Path(module.__file__) for module in (config, config_sandbox, config_servers)}
+OWN = {Path(module.__file__) for module in (config, config_sandbox, config_servers, config_tasks)}
 FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path not in OWN]
 Classes = dict[str, set[str]]
 """Which sections a name may stand for."""

@@ -30,7 +30,8 @@ COMMANDS = {
     "export": "write stored trajectories to a file: for SFT, as preferences, or whole",
     "import": "read conversations, ids or whole trajectories from a file, as a run",
     "doctor": "what a model's chat template does, and whether it can be trained",
-    "env": "list, make and check environments",
+    "env": "list, make, check and validate environments",
+    "data": "make data: tasks from packages, by generators that are plugins",
     "sandbox": "list sandboxes, check what they hold on this machine, clean up after dead runs",
 }
 

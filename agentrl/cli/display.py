@@ -94,6 +94,10 @@ class Display:
     def _image_missing_line(self, values: dict[str, Any]) -> str:
         return f"  the tasks in image {values['image']} are left out: {values['error'].partition(chr(10))[0]}"
 
+    def _excluded_line(self, values: dict[str, Any]) -> str:
+        counts = ", ".join(f"{num} {split}" for split, num in values.items() if split != "list")
+        return f"  left out by {values['list']}: {counts} tasks"
+
     def _sft_line(self, values: dict[str, Any]) -> str:
         done = values["ordinal"] + 1
         return f"  sft {done:4d}  loss {number(values['loss'])}" if done % 25 == 0 else ""

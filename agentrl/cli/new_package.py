@@ -11,7 +11,7 @@ from agentrl.errors import ConfigError
 
 NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 MAX_NAME_CHARACTERS = 40
-IMPORTED = ("Environment", "Grade", "Message", "Task")
+IMPORTED = ("Attack", "Environment", "Grade", "Message", "Task")
 """Class names that the written module imports."""
 
 PYPROJECT = """\
@@ -42,7 +42,7 @@ packages = ["@MODULE@"]
 ENVIRONMENT = '''\
 """Write words backwards: replace tasks, tools and grade by your own."""
 
-from agentrl.environment import Environment
+from agentrl.environment import Attack, Environment, scripted
 from agentrl.types import Grade, Message, Task, ToolCall
 
 from @MODULE@.tools import reverse
@@ -55,6 +55,7 @@ class @CLASS@(Environment):
 
     version = "1"
     yaml = "configs/@NAME@.yaml"
+    max_garbage_reward = 0.0
     tools = (reverse,)
 
     @classmethod
@@ -79,6 +80,10 @@ class @CLASS@(Environment):
             return Message(role="assistant", tool_calls=[call])
 
         return reply
+
+    def attacks(self, task):
+        """What must not pay: for the checks."""
+        return [Attack(name="the word as it was", policy=scripted(Message(role="assistant", content=task.id)))]
 '''
 
 TOOLS = '''\

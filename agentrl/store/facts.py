@@ -18,13 +18,13 @@ def group_facts(connection: Connection, run: str) -> list[GroupFacts]:
     used, wanted = _used(run), _wanted(run)
     samples = _samples(wanted)
     query = (
-        select(Groups.id, Groups.ordinal, Groups.purpose, Groups.state, Tasks.env, used.c.step, used.c.claim)
+        select(Groups.id, Groups.ordinal, Groups.purpose, Groups.state, Tasks.env, Tasks.key, used.c.step, used.c.claim)
         .add_columns(_number(samples.c.is_measured), _number(samples.c.is_from_engine))
         .join(Tasks, Tasks.identity == Groups.task)
         .outerjoin(used, used.c.group_id == Groups.id)
         .outerjoin(samples, samples.c.group_id == Groups.id)
         .where(Groups.id.in_(wanted))
-        .group_by(Groups.id, Tasks.env, used.c.step, used.c.claim)
+        .group_by(Groups.id, Tasks.env, Tasks.key, used.c.step, used.c.claim)
     )
     records = [tuple(record) for record in connection.execute(query)]
     return [_read(record) for record in sorted(records, key=_place)]
@@ -74,16 +74,17 @@ def _number(condition: ColumnElement[bool]) -> ColumnElement[int]:
 
 def _place(record: tuple[Any, ...]) -> tuple[bool, int, int, int]:
     """Databases differ in where they sort NULL."""
-    _, ordinal, _, _, _, step, claim, _, _ = record
+    _, ordinal, _, _, _, _, step, claim, _, _ = record
     return step is None, step or 0, claim or 0, ordinal
 
 
 def _read(record: tuple[Any, ...]) -> GroupFacts:
-    id, ordinal, purpose, state, env, step, _, num_measured, num_from_engine = record
+    id, ordinal, purpose, state, env, task_key, step, _, num_measured, num_from_engine = record
     return GroupFacts(
         id=id,
         ordinal=ordinal,
         env=env,
+        task_key=task_key,
         purpose=Purpose(purpose),
         state=GroupState(state),
         step=step,

@@ -96,6 +96,7 @@ class GroupFacts:
     id: str
     ordinal: int
     env: str
+    task_key: str
     purpose: Purpose
     state: GroupState
     step: int | None

@@ -1,4 +1,4 @@
-"""Boxes for the contract suite, one at a time: the same backends as in a run, without its pool."""
+"""Boxes for the contract suite: the same backends as in a run, without its pool."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ class CheckBoxes:
     def __init__(self, config: SandboxConfig) -> None:
         self.config = config
         self._backends: dict[str, SandboxBackend] = {}
+        self._opening = asyncio.Lock()
 
     async def start(self, spec: SandboxSpec | None, *, hold_s: float) -> LentBox | None:
         """A box; None where none is asked for. Raises NoBox."""
@@ -40,10 +41,11 @@ class CheckBoxes:
             await backend.close()
 
     async def _backend(self, name: str) -> SandboxBackend:
-        if name not in self._backends:
-            backend = plugins.sandbox(name)(self.config.options_of(name), run="check")
-            found = await backend.preflight()
-            if found.missing:
-                raise NoBox(f"the sandbox {name} can't start boxes on this machine: {'; '.join(found.missing)}")
-            self._backends[name] = backend
+        async with self._opening:
+            if name not in self._backends:
+                backend = plugins.sandbox(name)(self.config.options_of(name), run="check")
+                found = await backend.preflight()
+                if found.missing:
+                    raise NoBox(f"the sandbox {name} can't start boxes on this machine: {'; '.join(found.missing)}")
+                self._backends[name] = backend
         return self._backends[name]

@@ -1,4 +1,4 @@
-"""The checks of the contract suite, one function each, and what they share. `agentrl.testing.contract` runs them."""
+"""The checks of the contract suite, one function each. `agentrl.testing.contract` runs them."""
 
 from __future__ import annotations
 
@@ -8,126 +8,16 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from functools import partial
 
-from agentrl.environment import Environment, EnvironmentConfig, Oracle, null_policy
-from agentrl.testing.episode import ContractError, Episode, Stage, called, ended, grade, in_thread, play
-from agentrl.types import Grade, Message, Task, Trajectory
+from agentrl.environment import Environment, EnvironmentConfig, null_policy
+from agentrl.testing.attacks import attacks_do_not_pay, garbage_pays_little
+from agentrl.testing.episode import ContractError, Episode, called, ended, grade, in_thread
+from agentrl.testing.players import silence, solver
+from agentrl.testing.subject import SPLITS, TOLERANCE, Check, NotShown, Subject
+from agentrl.testing.together import episodes_at_once_are_as_alone
+from agentrl.types import Message, Task
 
-SPLITS = ("train", "held_out")
 PROCESS_TIMEOUT_S = 120.0
-TOLERANCE = 1e-9
-"""Between two grades of one episode, and of rewards against their bounds."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """One check: held, or the problem and what to do."""
-
-    check: str
-    problem: str | None = None
-    note: str = ""
-    """What was seen, or why there was nothing to check."""
-
-    def line(self) -> str:
-        """As printed by `agentrl env check`."""
-        if self.problem is not None:
-            return f"✗ {self.check}: {self.problem}"
-        return f"✓ {self.check}" + (f" ({self.note})" if self.note else "")
-
-
-@dataclass(kw_only=True)
-class Subject:
-    """The environment under test, its tasks, and what was found so far."""
-
-    stage: Stage
-    name: str | None
-    num_tasks: int
-    tasks: dict[str, list[Task]] = field(default_factory=dict)
-    played: list[tuple[Trajectory, Grade]] = field(default_factory=list)
-    results: list[Result] = field(default_factory=list)
-    running: str = ""
-    loop: asyncio.AbstractEventLoop | None = None
-
-    def run(self) -> None:
-        """All checks, in order; each failure is a result."""
-        asyncio.run(self._run_all())
-        self.loop = None
-
-    async def _run_all(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        try:
-            for label, function in CHECKS.items():
-                self.running = label
-                self.results.append(await self._run_one(label, function))
-        finally:
-            await self.stage.boxes.close()
-
-    async def _run_one(self, label: str, function: Check) -> Result:
-        before = asyncio.all_tasks()
-        try:
-            note = await function(self)
-            await _check_no_tasks(before)
-        except ContractError as error:
-            return Result(check=label, problem=str(error))
-        except Exception as error:  # tasks(), oracle() and whatever else is the environment's own
-            return Result(check=label, problem=f"{self.stage.now} raised {type(error).__name__}: {error}")
-        return Result(check=label, note=note or "")
-
-    def answers(self) -> bool:
-        """Does the event loop still turn? Asked from another thread."""
-        loop, turned = self.loop, threading.Event()
-        if loop is None or loop.is_closed():
-            return True
-        try:
-            loop.call_soon_threadsafe(turned.set)
-        except RuntimeError:  # it was closed in between
-            return True
-        return turned.wait(self.stage.timeout_s) or self.loop is not loop
-
-    def blocked(self) -> Result:
-        """What to say where the loop doesn't turn; nothing after it can run."""
-        return Result(
-            check=self.running,
-            problem=f"{self.stage.now} has blocked the event loop for {self.stage.timeout_s:g} s, so no time limit can "
-            f"end it and all other rollouts stand still; await, or use asyncio.to_thread",
-        )
-
-    async def make_tasks(self, split: str) -> list[Task]:
-        """In a thread: reading a large file may take a while, and blocks nobody in a run."""
-        return await in_thread("tasks", lambda: list(self.stage.env_class.tasks(self.stage.options, split)))
-
-    def sample(self) -> list[Task]:
-        """The tasks that are played. Raises ContractError where there are none."""
-        chosen = [task for split in SPLITS for task in self.tasks.get(split, [])[: self.num_tasks]]
-        if not chosen:
-            raise ContractError("there are no tasks to play; see the first check")
-        return chosen
-
-    async def play(self, policy: Callable[[Environment], Oracle], task: Task, bounds: tuple[float, float]) -> float:
-        """Play and grade; the reward. Raises ContractError where it is outside [lowest, highest]."""
-        trajectory = await play(self.stage, task, policy)
-        result = await grade(self.stage, trajectory)
-        self.played.append((trajectory, result))
-        assert result.reward is not None
-        lowest, highest = bounds
-        if not lowest - TOLERANCE <= result.reward <= highest + TOLERANCE:
-            is_low = result.reward < lowest
-            bound = f"at least {lowest:g} (min_oracle_reward)" if is_low else f"at most {highest:g} (max_null_reward)"
-            raise ContractError(
-                f"task {task.id} of {task.split} gave {result.reward:g} where {bound} is due; mend the grade, or "
-                f"declare another bound on the class"
-            )
-        return result.reward
-
-
-Check = Callable[[Subject], Awaitable[str | None]]
-
-
-# ------------------------------------------------------------------------------------------------------- the checks
 
 
 async def _tasks_are_data(subject: Subject) -> str:
@@ -243,24 +133,19 @@ async def _tools_are_described(subject: Subject) -> str:
 
 
 async def _silence_pays_nothing(subject: Subject) -> str:
-    highest = subject.stage.env_class.max_null_reward
-    rewards = [await subject.play(lambda env: null_policy, task, (float("-inf"), highest)) for task in subject.sample()]
+    silent = silence(subject.stage.env_class)
+    rewards = [await subject.play(silent, task) for task in subject.sample()]
     return f"at most {max(rewards):g} in {len(rewards)} episodes"
 
 
 async def _the_oracle_is_paid(subject: Subject) -> str:
     stage, rewards = subject.stage, []
-    bounds = (stage.env_class.min_oracle_reward, float("inf"))
     for task in subject.sample():
         stage.now = "oracle"
         if stage.env_class(stage.options).oracle(task) is None:
-            return "it has no oracle, so that nothing could be solved here"
-        rewards.append(await subject.play(partial(_oracle, task=task), task, bounds))
+            raise NotShown("it has no oracle, so that nothing could be solved here")
+        rewards.append(await subject.play(solver(stage.env_class, task), task))
     return f"at least {min(rewards):g} in {len(rewards)} episodes"
-
-
-def _oracle(env: Environment, task: Task) -> Oracle:
-    return env.oracle(task) or null_policy
 
 
 async def _reset_follows_the_seed(subject: Subject) -> None:
@@ -300,7 +185,9 @@ async def _grades_can_be_repeated(subject: Subject) -> str:
     """From what is stored alone, after all those episodes are closed and others were played."""
     if not subject.played:
         raise ContractError("no episode was played to its end")
-    for trajectory, first in subject.played:
+    honest = [one for one in subject.played if not one.player.is_hostile]
+    for one in honest:
+        trajectory, first = one.trajectory, one.grade
         stored = copy.deepcopy(trajectory)
         stored.task = Task.model_validate_json(trajectory.task.model_dump_json())
         second = await grade(subject.stage, stored)
@@ -309,16 +196,7 @@ async def _grades_can_be_repeated(subject: Subject) -> str:
                 f"task {trajectory.task.id} was graded {first.reward:g}, then {second.reward:g}; use only what grade "
                 f"is given, and put what it needs into the artifacts in collect()"
             )
-    return f"{len(subject.played)} episodes"
-
-
-async def _check_no_tasks(before: set[asyncio.Task[object]]) -> None:
-    await asyncio.sleep(0)
-    left = [task for task in asyncio.all_tasks() - before if not task.done()]
-    for task in left:
-        task.cancel()
-    if left:
-        raise ContractError(f"{len(left)} asyncio tasks still run, e.g. {left[0].get_coro()}; end them in close()")
+    return f"{len(honest)} episodes"
 
 
 CHECKS: dict[str, Check] = {
@@ -328,6 +206,9 @@ CHECKS: dict[str, Check] = {
     "tools have a name, a description and a schema": _tools_are_described,
     "saying nothing pays nothing": _silence_pays_nothing,
     "the oracle is paid": _the_oracle_is_paid,
+    "episodes at once are as alone": episodes_at_once_are_as_alone,
+    "attacks don't pay": attacks_do_not_pay,
+    "garbage pays little": garbage_pays_little,
     "the same seed gives the same start": _reset_follows_the_seed,
     "a step can be cut off": _a_step_can_be_cut_off,
     "close works without reset": _close_works_at_any_time,

@@ -7,7 +7,8 @@ From pytest::
     def test_contract():
         verify(Backwards)
 
-It needs no model: episodes are played by the environment's own oracle and by a policy that says nothing.
+It needs no model: episodes are played by the environment's own oracle and attacks, by a policy that says nothing, and
+by random texts and calls.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from agentrl.config_sandbox import SandboxConfig
 from agentrl.environment import Chat, Environment, EnvironmentConfig
 from agentrl.testing import leftovers
 from agentrl.testing.boxes import CheckBoxes
-from agentrl.testing.checks import CHECKS, Result, Subject
+from agentrl.testing.checks import CHECKS
 from agentrl.testing.episode import Stage
+from agentrl.testing.subject import Result, Subject
 from agentrl.types import Message
 
 
@@ -32,6 +34,7 @@ def verify(
     num_tasks: int = 3,
     max_turns: int = 32,
     timeout_s: float = 10.0,
+    grade_timeout_s: float | None = None,
 ) -> None:
     """Run all checks. Raises AssertionError with the lines of those that failed."""
     results = check(
@@ -42,6 +45,7 @@ def verify(
         num_tasks=num_tasks,
         max_turns=max_turns,
         timeout_s=timeout_s,
+        grade_timeout_s=grade_timeout_s,
     )
     failed = [result.line() for result in results if result.problem is not None]
     if failed:
@@ -58,23 +62,26 @@ def check(
     num_tasks: int = 3,
     max_turns: int = 32,
     timeout_s: float = 10.0,
+    grade_timeout_s: float | None = None,
 ) -> list[Result]:
     """Run all checks, each to its own result.
 
     `name`: under which the environment is registered; `chat`: who answers `ctx.chat`; `sandbox`: where boxes come from,
-    as in a run's config; `num_tasks`: played per split; `timeout_s`: of each hook and tool call.
+    as in a run's config; `num_tasks`: played per split; `timeout_s`: of each hook and tool call; `grade_timeout_s`: of
+    collect and grade, where those may take longer.
     """
     stage = Stage(
         env_class=env_class,
         options=env_class.Config() if options is None else options,
-        chat=chat or _nobody,
+        chat=chat or nobody,
         boxes=CheckBoxes(sandbox or SandboxConfig()),
         timeout_s=timeout_s,
+        grade_timeout_s=grade_timeout_s or timeout_s,
         max_turns=max_turns,
     )
     subject = Subject(stage=stage, name=name, num_tasks=num_tasks)
     # A thread of its own: an environment that blocks the event loop must not block who tells so.
-    worker = threading.Thread(target=subject.run, name="env-check", daemon=True)
+    worker = threading.Thread(target=subject.run, args=(CHECKS,), name="env-check", daemon=True)
     with leftovers.watched() as found:
         worker.start()
         while worker.is_alive():
@@ -87,8 +94,9 @@ def check(
     return [*subject.results, Result(check="nothing is left behind", problem=problem)]
 
 
-async def _nobody(agent: str, messages: list[Message]) -> Message:
+async def nobody(agent: str, messages: list[Message]) -> Message:
+    """Who answers `ctx.chat` where no endpoint is named: raises RuntimeError that says so."""
     raise RuntimeError(f"it asks ctx.chat({agent!r}, …), and nobody answers: set chat.url=… chat.model=…, or pass chat")
 
 
-__all__ = ["CHECKS", "Result", "check", "verify"]
+__all__ = ["CHECKS", "Result", "check", "nobody", "verify"]

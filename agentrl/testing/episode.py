@@ -56,6 +56,8 @@ class Stage:
     chat: Chat
     boxes: CheckBoxes
     timeout_s: float
+    grade_timeout_s: float
+    """Of `collect` and `grade`."""
     max_turns: int
     now: str = "tasks"
     """Told where an event loop is blocked."""
@@ -66,11 +68,12 @@ class Stage:
         Raises ContractError where it raises or takes too long; what takes too long is cancelled.
         """
         self.now = hook
+        timeout_s = self.grade_timeout_s if hook in ("collect", "grade") else self.timeout_s
         task = asyncio.ensure_future(called(hook, function, *arguments))
-        done, _ = await asyncio.wait({task}, timeout=self.timeout_s)
+        done, _ = await asyncio.wait({task}, timeout=timeout_s)
         if not done:
             await ended(task, hook)
-            raise ContractError(f"{hook} took longer than {self.timeout_s:g} s; what may hang needs a limit of its own")
+            raise ContractError(f"{hook} took longer than {timeout_s:g} s; what may hang needs a limit of its own")
         try:
             return task.result()
         except Exception as error:
@@ -95,6 +98,8 @@ class Episode:
     env: Environment
     trajectory: Trajectory
     seed: int
+    is_hostile: bool = False
+    """A call that can't run, or hangs, gets an error; otherwise it is a mistake of the oracle or the tool."""
     messages: list[Message] = field(default_factory=list)
     box: LentBox | None = None
 
@@ -161,7 +166,7 @@ class Episode:
         index = len(self.trajectory.turns)
         message = policy(list(self.messages))
         if not isinstance(message, Message) or message.role != "assistant":
-            raise ContractError(f"the oracle returned {message!r}; return a Message with role='assistant'")
+            raise ContractError(f"the policy returned {message!r}; return a Message with role='assistant'")
         turn = _turn(index, "main", new, message, Sampler.SCRIPTED)
         turn.tool_calls = [_parsed(call, self.env.tools) for call in message.tool_calls]
         self.trajectory.turns.append(turn)
@@ -169,6 +174,8 @@ class Episode:
         return turn
 
     async def _run(self, parsed: ParsedCall) -> ToolResult:
+        if parsed.arguments is None and self.is_hostile:
+            return ToolResult(content=f"Error: {parsed.error}", is_error=True)
         if parsed.arguments is None:
             raise ContractError(f"the oracle's call of {parsed.call.name} can't run: {parsed.error}")
         (tool,) = [tool for tool in self.env.tools if tool.name == parsed.call.name]
@@ -177,7 +184,10 @@ class Episode:
         try:
             result = await asyncio.wait_for(_call(tool, parsed.arguments, ctx), self.stage.timeout_s)
         except TimeoutError:
-            raise ContractError(f"tool {tool.name} took longer than {self.stage.timeout_s:g} s") from None
+            late = f"{tool.name} took longer than {self.stage.timeout_s:g} s"
+            if not self.is_hostile:
+                raise ContractError(f"tool {late}") from None
+            result = ToolResult(content=f"Error: {late}", is_error=True)
         except Exception as error:  # as in a run: the model gets to see it
             result = ToolResult(content=f"Error: {error or type(error).__name__}", is_error=True)
         parsed.status = CallStatus.ERROR if result.is_error else CallStatus.OK
@@ -192,9 +202,12 @@ class Episode:
         return reply
 
 
-async def play(stage: Stage, task: Task, policy: Callable[[Environment], Oracle], seed: int = 0) -> Trajectory:
+async def play(
+    stage: Stage, task: Task, policy: Callable[[Environment], Oracle], seed: int = 0, *, is_hostile: bool = False
+) -> Trajectory:
     """A whole episode, closed whatever happens. Its artifacts are as the store would give them back."""
     episode = Episode.of(stage, task, seed)
+    episode.is_hostile = is_hostile
     try:
         act = policy(episode.env)
         new, reason = await episode.reset(), StopReason.MAX_TURNS
@@ -216,7 +229,7 @@ async def grade(stage: Stage, trajectory: Trajectory) -> Grade:
     grader, task = stage.env_class.grade, trajectory.task
     box = await take_box(stage, "grading_sandbox", lambda: stage.env_class.grading_sandbox(task))
     try:
-        deadline = time.monotonic() + stage.timeout_s
+        deadline = time.monotonic() + stage.grade_timeout_s
         ctx = EnvironmentContext(sandbox=box, seed=trajectory.env_seed, deadline=deadline, chat=no_chat)
         result = await stage.timed("grade", grader, task, trajectory, trajectory.artifacts, ctx)
     finally:
@@ -239,7 +252,7 @@ async def take_box(stage: Stage, hook: str, ask: Callable[[], SandboxSpec | None
     try:
         return await stage.boxes.start(spec, hold_s=MAX_HOLD_S)
     except NoBox as error:
-        raise ContractError(f"{hook}: {error}") from None
+        raise ContractError(f"{hook}: {error}") from error
 
 
 def stored_artifacts(artifacts: Artifacts) -> Artifacts:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, Oracle, StepResult
+from agentrl.environment import Attack, Environment, EnvironmentConfig, EnvironmentContext, Oracle, StepResult
 from agentrl.tool import Tool, ToolResult, tool
 from agentrl.types import Artifacts, Grade, Message, Task, ToolCall, Trajectory
 
@@ -55,6 +55,7 @@ class Toy(Environment):
 
     Config = ToyConfig
     version = "1"
+    max_garbage_reward = 0.0
     tools: Sequence[Tool] = (repeat, fail, sleep, submit)
     config: ToyConfig
 
@@ -112,6 +113,15 @@ class Toy(Environment):
             return Message(role="assistant", content=messages[-1].text)
 
         return reply
+
+    def attacks(self, task: Task) -> Sequence[Attack]:
+        """Says another word, and hands one in."""
+        call = ToolCall(id="call_0", name="submit", arguments=f'{{"answer": "{task.data["word"]}"}}')
+        silent = Message(role="assistant", tool_calls=[call])
+        return (
+            Attack(name="another word", policy=lambda messages: Message(role="assistant", content="white")),
+            Attack(name="handed in and not said", policy=lambda messages: silent),
+        )
 
 
 class BadGrader(Toy):
