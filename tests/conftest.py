@@ -3,41 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from pathlib import Path
+from pathlib import PurePosixPath
+from typing import Any
 
 import pytest
 
 from agentrl.rollout.renderer import Renderer
 from agentrl.train.tiny import build_tokenizer
 
-TESTS = Path(__file__).parent
 TOGETHER = {
-    "vllm": "vllm",  # one server
-    "replay": "replay",  # one run that was trained
-    "sandboxes/test_docker.py": "docker",  # sweeps of one engine, which are counted
-    "sandboxes/test_docker_images.py": "docker",
-    "test_soak.py": "docker",
+    "tests/vllm": "vllm",  # one server
+    "tests/replay": "replay",  # one run that was trained
+    "tests/sandboxes/test_docker.py": "docker",  # one engine's sweeps, which are counted
+    "tests/sandboxes/test_docker_images.py": "docker",
+    "tests/test_soak.py": "docker",
 }
-"""Files and folders that stay in one process, whatever else does; other files are each for itself."""
+"""Folders and files whose tests stay in one process; every other file is a group of its own."""
 LONGEST = ("vllm", "docker", "replay")
 """Groups that begin first, so that the processes end at about the same time."""
 
 
-def group_of(path: Path) -> str:
-    """The tests that share a process with those of a file, by a name."""
-    relative = path.relative_to(TESTS)
-    named = (TOGETHER.get(place.as_posix()) for place in (relative, *relative.parents))
-    return next(filter(None, named), relative.as_posix())
+def group_of(nodeid: str) -> str:
+    """The name of the group that a test belongs to."""
+    file = PurePosixPath(nodeid.partition("::")[0])
+    named = (TOGETHER.get(str(place)) for place in (file, *file.parents))
+    return next(filter(None, named), str(file))
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in this hook, too
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(group_of(item.path)))
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = {group: place for place, group in enumerate(LONGEST)}
-    items.sort(key=lambda item: order.get(group_of(item.path), len(order)))
+    items.sort(key=lambda item: order.get(group_of(item.nodeid), len(order)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Groups go to whoever is free. xdist's own `loadgroup` finds no groups: pytest 9 doesn't let it write into ids."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class InGroups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return InGroups(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
