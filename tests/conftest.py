@@ -7,9 +7,13 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from agentrl.rollout.renderer import Renderer
 from agentrl.train.tiny import build_tokenizer
+
+settings.register_profile("unhurried", settings(), deadline=None)
+settings.load_profile("unhurried")  # who is slow because of others isn't wrong
 
 TOGETHER = {
     "tests/vllm": "vllm",  # one server
@@ -37,8 +41,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Groups go to whoever is free. xdist's own `loadgroup` finds no groups: pytest 9 doesn't let it write into ids."""
+    """Groups go to whoever is free. xdist's own `loadgroup` writes them into ids, which pytest 9 no longer lets it."""
     from xdist.scheduler import LoadScopeScheduling
+
+    config.option.loadscopereorder = False  # the order is ours
 
     class InGroups(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:

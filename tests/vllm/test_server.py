@@ -42,6 +42,15 @@ def test_the_weights_hash_is_the_trainers(pair: Pair, engine: VllmEngine) -> Non
     assert engine.weights_hash() == pair.policy.weights_hash()
 
 
+async def test_a_port_that_was_taken_meanwhile_is_left_for_another(
+    engine: VllmEngine, engine_log: Path, taken_port: int
+) -> None:
+    assert engine.url != f"http://127.0.0.1:{taken_port}"
+    assert "address already in use" in engine_log.read_text().lower()
+    logprobs, _ = await engine.score([5, 6], [7])
+    assert len(logprobs) == 1
+
+
 async def test_a_server_that_dies_at_start_is_told_with_its_log(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     config = (folder / "config.json").read_text().replace("LlamaForCausalLM", "NoSuchModel")
