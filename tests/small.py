@@ -12,6 +12,7 @@ from agentrl.types import Artifacts, Grade, Task, Trajectory
 
 SMALL = [
     "env.train_tasks=64", "env.held_out_tasks=16", "sft.demonstrations=24", "sft.steps=2", "sft.batch_size=8",
+    "sft.optimizer=adamw",  # a step of Muon takes seconds on a CPU
     "eval.tasks=5", "algorithm.group_size=4", "algorithm.groups_per_step=2", "train.steps=2",
     "limits.max_turn_tokens=12", "limits.max_turns=2",
 ]  # fmt: skip

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LONGEST, TOGETHER, group_of
+
 ROOT = Path(__file__).parent.parent
 LINKED = ("envs", "tools", "sandboxes", "configs")
 HEAVY = ("torch", "ray", "sqlalchemy", "vllm", "transformers", "hydra", "aiohttp", "numpy")
@@ -93,6 +95,13 @@ def test_env_list_names_distribution_version_and_state(capsys: pytest.CaptureFix
     assert main(["env", "list"]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("calculator"))
     assert line.split() == ["calculator", "agentrl", "0.1.0", "ok"]
+
+
+def test_the_groups_of_tests_name_what_there_is() -> None:
+    assert [place for place in TOGETHER if not (ROOT / place).exists()] == []
+    assert [group for group in LONGEST if group not in TOGETHER.values() and not (ROOT / group).exists()] == []
+    assert group_of("tests/vllm/test_gate.py::test_it[a/b::c]") == "vllm"
+    assert group_of("tests/store/test_find.py::test_it") == "tests/store/test_find.py"
 
 
 def test_import_rules_hold() -> None:

@@ -61,7 +61,10 @@ class EngineServer:
         self._socket.close()
 
     def _run(self) -> None:
-        asyncio.run(self._serve())
+        try:
+            asyncio.run(self._serve())
+        finally:
+            del self._generation  # aiohttp keeps a thousand handlers of late, and with them this server: but no model
 
     async def _serve(self) -> None:
         self._event_loop, self._stop = asyncio.get_running_loop(), asyncio.Event()

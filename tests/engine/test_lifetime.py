@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,16 @@ class Bomb(torch.nn.Module):
             self.armed = False
             raise RuntimeError("bomb in the norm")
         return self.inner(*args, **kwargs)
+
+
+async def test_an_engine_that_was_stopped_lets_go_of_its_model(model: Qwen2ForCausalLM, model_folder: Path) -> None:
+    async with _small(model_folder) as engine:
+        await Wire(engine).generate([5, 6], max_tokens=2, seed=1)
+        served = weakref.ref(engine.loop._manager.model)
+    assert served() is not None
+    del engine
+    gc.collect()
+    assert served() is None
 
 
 async def test_a_dead_loop_is_restarted_once(model: Qwen2ForCausalLM, model_folder: Path) -> None:

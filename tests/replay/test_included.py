@@ -12,8 +12,8 @@ from agentrl.store import Store
 from agentrl.types import Sampler
 
 SMALL = [
-    "sft.demonstrations=6", "sft.steps=1", "sft.batch_size=2", "eval.tasks=2", "limits.max_turn_tokens=24",
-    "limits.max_turns=6",
+    "sft.demonstrations=6", "sft.steps=1", "sft.batch_size=2", "sft.optimizer=adamw", "eval.tasks=2",
+    "limits.max_turn_tokens=24", "limits.max_turns=6",
 ]  # fmt: skip
 ENVIRONMENTS = {
     "calculator": ["env.train_tasks=64", "env.held_out_tasks=16"],

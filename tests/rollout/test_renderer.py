@@ -243,10 +243,10 @@ def test_a_delta_takes_about_a_millisecond() -> None:
     reply, new = calling("{}", "{}"), [result("3" * 400), result("7", 1)]
     sampled = made.encode_reply(reply)
     made.extend(reply, sampled, new, SPECS)
-    started = time.perf_counter()
+    started = time.process_time()
     for _ in range(50):
         made.extend(reply, sampled, new, SPECS)
-    assert (time.perf_counter() - started) / 50 < 0.01  # 0.3 ms on a quiet core
+    assert (time.process_time() - started) / 50 < 0.01  # 0.3 ms on a quiet core
 
 
 # ---- what is refused ----

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,12 +29,14 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 class Holder:
-    """A process with two boxes in use."""
+    """A process with two boxes in use, in a folder where nobody else's start sweeps."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.rollout.box_holder", LOCAL.model_dump_json(), "2"],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+            cwd=ROOT, env={**os.environ, "TMPDIR": str(folder)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True, start_new_session=True,
         )  # fmt: skip
         assert self.process.stdout is not None
         told = json.loads(self.process.stdout.readline())
@@ -51,7 +52,7 @@ class Holder:
     def left(self) -> list[str]:
         """Processes and folders of its boxes that are still there."""
         living = [str(process) for process in self.inside if _lives(process)]
-        folders = Path(tempfile.gettempdir()).glob(f"agentrl-box-*-{self.process.pid}-*")
+        folders = self.folder.glob(f"agentrl-box-*-{self.process.pid}-*")
         return living + [str(folder) for folder in folders]
 
 
@@ -63,8 +64,8 @@ def _lives(process: psutil.Process) -> bool:
 
 
 @pytest.fixture
-def holder() -> Iterator[Holder]:
-    one = Holder()
+def holder(tmp_path: Path) -> Iterator[Holder]:
+    one = Holder(tmp_path)
     yield one
     one.kill()
 
@@ -97,13 +98,13 @@ def test_the_watchman_outlives_what_is_sent_to_the_run_s_group(holder: Holder) -
 
 def test_g06_the_next_start_removes_what_a_dead_run_left(holder: Holder) -> None:
     """G06: also where the watchman was killed with the run. Living runs are left alone."""
-    other = Holder()
+    other = Holder(holder.folder)
     try:
         psutil.Process(holder.watchman).kill()
         holder.kill()
         until(lambda: not any(map(_lives, holder.inside)))
         assert holder.left()
-        Holder().kill()
+        Holder(holder.folder).kill()
         until(lambda: not holder.left())
         assert len(other.left()) > 4
     finally:

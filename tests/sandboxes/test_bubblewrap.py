@@ -75,8 +75,10 @@ def leftovers() -> list[str]:
     return found + [str(path) for path in Path("/tmp").glob("agentrl-box-*-victim-*")]
 
 
-def cgroups(run: str) -> list[Path]:
-    return [path for path in Path("/sys/fs/cgroup").rglob(f"agentrl-box-*-{run}-*") if path.is_dir()]
+def cgroups(run: str, pid: int | None = None) -> list[Path]:
+    """Those of a process's boxes, by default of this one's: other tests have runs of the same name."""
+    pattern = f"agentrl-box-*-{pid or os.getpid()}-*-{run}-*"
+    return [path for path in Path("/sys/fs/cgroup").rglob(pattern) if path.is_dir()]
 
 
 async def until_gone(look: object) -> None:
@@ -100,7 +102,7 @@ async def test_a_killed_run_leaves_nothing_but_empty_cgroups_which_the_next_swee
     await until_gone(leftovers)
     box = await bubblewrap.start(SandboxSpec())
     await bubblewrap.sweep()  # or another run's did
-    assert not cgroups("victim")
+    assert not cgroups("victim", victim.pid)
     assert await box.is_alive(), "a living run's boxes are left alone"
     assert (await box.exec("echo $((6 * 7))", timeout_s=20)).stdout == b"42\n"
     await box.stop()

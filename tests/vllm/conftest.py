@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -13,6 +14,7 @@ import pytest
 import pytest_asyncio
 import torch
 
+from agentrl.engine.vllm import process
 from agentrl.engine.vllm.engine import VllmEngine
 from agentrl.engine.vllm.process import VllmOptions
 from agentrl.rollout.http_client import HttpClient
@@ -48,10 +50,26 @@ class FaultyOptions(VllmOptions):
 
 
 @pytest.fixture(scope="session")
-def engine(installed: None, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmEngine]:
-    log = tmp_path_factory.mktemp("vllm") / "engine.log"
-    engine = VllmEngine(FaultyOptions(model=folder, name="vllm", log=log))
-    asyncio.run(engine.start())
+def taken_port() -> Iterator[int]:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        yield taken.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def engine_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("vllm") / "engine.log"
+
+
+@pytest.fixture(scope="session")
+def engine(installed: None, folder: Path, engine_log: Path, taken_port: int) -> Iterator[VllmEngine]:
+    """The first port that it is to take was taken meanwhile."""
+    engine = VllmEngine(FaultyOptions(model=folder, name="vllm", log=engine_log))
+    with pytest.MonkeyPatch.context() as patch:
+        first, free_port = iter([taken_port]), process._free_port
+        patch.setattr(process, "_free_port", lambda: next(first, None) or free_port())
+        asyncio.run(engine.start())
     yield engine
     asyncio.run(engine.stop())
 

@@ -41,7 +41,7 @@ from agentrl.store import Store
 from agentrl.testing.endpoint import Reply, ScriptedEndpoint
 from agentrl.train import tiny
 from agentrl.train.policy import Policy
-from agentrl.types import Sampler
+from agentrl.types import EngineCall, Sampler
 from tests.small import EvenIds, small_config
 from tests.vllm.conftest import PROMPT, Pair
 
@@ -113,19 +113,30 @@ def metrics(summary: Summary) -> list[dict[str, Any]]:
 
 
 async def test_training_goes_through_a_running_server_and_leaves_it_running(attached: Attached) -> None:
-    """C04: the mode of the logprobs that was found is on record."""
-    summary = await attached.train("train.learning_rate=1e-3")
+    """C04: the mode of the logprobs that was found is on record. In the end a server of our own agrees with it."""
+    summary = await attached.train("train.learning_rate=1e-3", "train.steps=2", "eval.sampled=true")
     (gate,) = [record for record in metrics(summary) if record["kind"] == "gate"]
     assert gate["logprob_mode"] == "processed"
     assert gate["mean_difference"] < 1e-4 < 1e-2 < gate["mean_difference_raw"]
     with Store.open(attached.folder / "agentrl.db") as store:
-        assert len(store.versions(summary.run)) == 2
-        found = store.find_trajectories(run=summary.run)
-        calls = [call for t in found for turn in store.load_trajectory(t.id).turns for call in turn.calls]
+        assert len(store.versions(summary.run)) == 3
+        assert all(step.metrics["engine"]["num_generated_tokens"] > 0 for step in store.steps(summary.run))
+        calls = calls_of(store, summary.run)
     assert {call.engine for call in calls} == {attached.pair.engine.url}
-    assert {call.version for call in calls} == {0, 1}
+    assert {call.version for call in calls} == {0, 1, 2}
     await attached.pair.client.generate([5], SamplingParams(max_tokens=1, temperature=1.0, seed=0), "still-there")
-    assert not list(Path(summary.paths["folder"]).glob("weights/*"))
+    assert not list(Path(summary.paths["folder"]).glob("weights/*"))  # they went by gloo
+    checkpoint = f"model.path={summary.paths['checkpoint']}"
+    own = small_config(attached.folder, attached.folder / "cache", "engine=vllm", checkpoint, "eval.tasks=2")
+    again = await evaluate_model(own, Silent())
+    assert again.held_out_before == summary.held_out_after
+    with Store.open(attached.folder / "agentrl.db") as store:
+        assert {call.engine for call in calls_of(store, again.run)} == {"vllm"}
+
+
+def calls_of(store: Store, run: str) -> list[EngineCall]:
+    found = store.find_trajectories(run=run)
+    return [call for t in found for turn in store.load_trajectory(t.id).turns for call in turn.calls]
 
 
 class Stopping(Silent):
@@ -231,7 +242,7 @@ print(json.dumps([list(SamplingParams.__struct_fields__), list(CompletionRequest
 @pytest.mark.slow
 async def test_every_key_that_is_sent_is_one_of_vllms() -> None:
     """vLLM ignores a sampling key that it doesn't know."""
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", FIELDS], capture_output=True, text=True, timeout=200)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", FIELDS], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     of_generate, of_completions = (set(names) for names in json.loads(done.stdout.splitlines()[-1]))
     everything = SamplingParams(max_tokens=3, temperature=0.5, top_p=0.9, top_k=7, seed=3, stop_token_ids=(2, 4))

@@ -14,17 +14,11 @@ import aiohttp
 import psutil
 import pytest
 
-from agentrl import plugins
-from agentrl.config import ModelConfig
 from agentrl.config_servers import EngineConfig
 from agentrl.engine.vllm import process
 from agentrl.engine.vllm.engine import VllmEngine
 from agentrl.engine.vllm.process import VllmOptions, VllmProcess
 from agentrl.errors import ConfigError, EngineError
-from agentrl.progress import Silent
-from agentrl.run import evaluate_model, train
-from agentrl.store import Store
-from tests.small import EvenIds, small_config
 from tests.vllm.conftest import Pair
 
 
@@ -40,6 +34,15 @@ async def test_nothing_but_health_is_answered_without_the_key(engine: VllmEngine
 
 def test_the_weights_hash_is_the_trainers(pair: Pair, engine: VllmEngine) -> None:
     assert engine.weights_hash() == pair.policy.weights_hash()
+
+
+async def test_a_port_that_was_taken_meanwhile_is_left_for_another(
+    engine: VllmEngine, engine_log: Path, taken_port: int
+) -> None:
+    assert engine.url != f"http://127.0.0.1:{taken_port}"
+    assert "address already in use" in engine_log.read_text().lower()
+    logprobs, _ = await engine.score([5, 6], [7])
+    assert len(logprobs) == 1
 
 
 async def test_a_server_that_dies_at_start_is_told_with_its_log(folder: Path, tmp_path: Path) -> None:
@@ -88,26 +91,6 @@ def test_keys_of_another_engine_are_refused() -> None:
         EngineConfig(name="vllm", cache_tokens=4096)
     with pytest.raises(ValueError, match="engine=embedded has no devices"):
         EngineConfig(devices=[0])
-
-
-async def test_a_run_trains_on_what_vllm_sampled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugins, "environment", lambda name: EvenIds)
-    config = small_config(
-        tmp_path, tmp_path / "cache", "engine=vllm", "train.steps=2", "eval.tasks=2", "train.learning_rate=1e-3"
-    )
-    summary = await train(config, Silent())
-    with Store.open(tmp_path / "agentrl.db") as store:
-        versions = store.versions(summary.run)
-        found = store.find_trajectories(run=summary.run)
-        engines = {call.engine for t in found for turn in store.load_trajectory(t.id).turns for call in turn.calls}
-        recorded = [step.metrics for step in store.steps(summary.run)]
-    assert engines == {"vllm"} and len(versions) == 3
-    assert all(metrics["engine"]["num_generated_tokens"] > 0 for metrics in recorded)
-    assert not (Path(summary.paths["folder"]) / "weights").exists()  # they went by gloo
-    again = await evaluate_model(
-        config.model_copy(update={"model": ModelConfig(path=summary.paths["checkpoint"])}), Silent()
-    )
-    assert again.held_out_before == summary.held_out_after
 
 
 def test_the_servers_environment_holds_no_secret(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
