@@ -15,7 +15,7 @@ CONNECTING = {"connect_timeout": 10, "client_encoding": "utf8", "keepalives_idle
 """What the URL may say otherwise. Keepalives: a server whose machine is gone is noticed within two minutes."""
 
 
-def open_engine(url: URL, busy_timeout_s: float) -> Engine:
+def open_engine(url: URL, busy_timeout_s: float, *, read_only: bool) -> Engine:
     """An engine for a server. Nothing is connected yet. Raises StoreError where the URL can't be used."""
     if {"password", "sslpassword"} & set(url.query):
         raise StoreError("a password in a URL's query can't be hidden: put it before the @, in PGPASSWORD or ~/.pgpass")
@@ -26,7 +26,7 @@ def open_engine(url: URL, busy_timeout_s: float) -> Engine:
         )
     except ImportError as error:
         raise StoreError(f"PostgreSQL needs {error.name}; install it with: pip install 'agentrl[postgres]'") from error
-    _set_up(engine, busy_timeout_s)
+    _set_up(engine, busy_timeout_s, read_only)
     return engine
 
 
@@ -51,7 +51,7 @@ def _milliseconds(seconds: float) -> int:
     return max(1, round(seconds * 1000))
 
 
-def _set_up(engine: Engine, busy_timeout_s: float) -> None:
+def _set_up(engine: Engine, busy_timeout_s: float, read_only: bool) -> None:
     """Each connection waits for locks for `busy_timeout_s`; the server notices within two minutes that we are gone."""
 
     @event.listens_for(engine, "connect")
@@ -65,6 +65,7 @@ def _set_up(engine: Engine, busy_timeout_s: float) -> None:
                 "with createdb --encoding UTF8 --template template0"
             )
         connection.execute(f"SET lock_timeout = {_milliseconds(busy_timeout_s)}")
+        connection.execute(f"SET default_transaction_read_only = {read_only}")
         connection.execute("SET tcp_keepalives_idle = 30")
         connection.execute("SET tcp_keepalives_interval = 10")
         connection.commit()

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, func, select
 from sqlalchemy.orm import InstrumentedAttribute
 
-from agentrl.errors import StoreError
+from agentrl.errors import NotStored
 from agentrl.store import values
 from agentrl.store.blobs import contents, restored
 from agentrl.store.damage import damage_named
@@ -38,7 +38,7 @@ TurnKey = tuple[str, int | None]
 def load_trajectories(connection: Connection, ids: Sequence[str]) -> list[Trajectory]:
     """The trajectories in the order of `ids`, equal to what was recorded.
 
-    Raises StoreError for a missing one, ValueError that names the record which is damaged.
+    Raises NotStored for a missing one, ValueError that names the record which is damaged.
     """
     found: dict[str, Trajectory] = {}
     for start in range(0, len(ids), CHUNK):
@@ -47,12 +47,12 @@ def load_trajectories(connection: Connection, ids: Sequence[str]) -> list[Trajec
             found |= _load_chunk(connection, chunk)
     missing = [id for id in ids if id not in found]
     if missing:
-        raise StoreError(f"no trajectory {missing[0]!r} in the store")
+        raise NotStored(f"no trajectory {missing[0]!r} in the store")
     return [found[id] for id in ids]
 
 
 def load_sample(connection: Connection, id: str) -> Sample:
-    """One trajectory with its latest grade. Raises StoreError where it is missing."""
+    """One trajectory with its latest grade. Raises NotStored where it is missing."""
     return load_samples(connection, [id])[0]
 
 
@@ -72,7 +72,7 @@ def load_group(connection: Connection, group_id: str) -> Group:
     """The group with the final attempt of each sample that was begun, and their latest grades."""
     group = connection.execute(select(table(Groups)).where(Groups.id == group_id)).mappings().one_or_none()
     if group is None:
-        raise StoreError(f"no group {group_id!r} in the store")
+        raise NotStored(f"no group {group_id!r} in the store")
     ids = [record["id"] for record in final_attempts(connection, group_id)]
     trajectories = load_trajectories(connection, ids)
     grades = latest_grades(connection, ids)
