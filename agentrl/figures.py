@@ -30,3 +30,11 @@ def duration(seconds: float) -> str:
 
 def _shown(value: float | None, form: str) -> str:
     return "-" if value is None or value != value else format(value, form)
+
+
+def compact(value: float) -> str:
+    """Three significant digits, as short as can be: the label of an axis."""
+    if value == 0 or 1e-3 <= abs(value) < 1e5:
+        text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+        return text
+    return f"{value:.1e}"

@@ -14,7 +14,8 @@ from agentrl.cli.transcript import reward_text
 from agentrl.errors import ConfigError, StoreError
 from agentrl.figures import number, precise, share, signed
 from agentrl.progress import plain
-from agentrl.types import Grade, Group, GroupState, Sample, Sampler
+from agentrl.types import Grade, Group, Sample, Sampler
+from agentrl.unused import why_unused
 from agentrl.visible import one_line, visible
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def _of_trajectory(store: Store, prefix: str) -> Iterator[str]:
     if group is not None and len(group.samples) > 1:
         yield _siblings(group)
     if not uses:
-        yield f"trained on by nobody: {_why_unused(sample, group)}"
+        yield f"trained on by nobody: {why_unused(sample, group)}"
     for use in uses:
         yield from _use_lines(use, grades, sample.grade_id)
 
@@ -114,21 +115,6 @@ def _siblings(group: Group) -> str:
     rewards = [reward_text(sample).removeprefix("reward ") for sample in group.samples]
     reason = f": {_shown(group.dropped_reason)}" if group.dropped_reason else ""
     return f"  group     {group.state}{reason}; rewards {', '.join(rewards)}"
-
-
-def _why_unused(sample: Sample, group: Group | None) -> str:
-    if group is None:
-        return "it belongs to no group"
-    if all(sample.trajectory.id != other.trajectory.id for other in group.samples):
-        return "its sample was tried again"
-    if group.purpose != "train":
-        return f"its group is for {group.purpose}"
-    state = {
-        GroupState.COMPLETE: "its group waits for a step",
-        GroupState.ARCHIVED: "its group was archived unused, e.g. because its version was abandoned",
-        GroupState.DROPPED: f"its group was dropped: {_shown(group.dropped_reason or '')}",
-    }
-    return state.get(group.state, "its group isn't complete yet")
 
 
 def _use_lines(use: StepUse, grades: dict[int, Grade], latest: int | None) -> Iterator[str]:

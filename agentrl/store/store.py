@@ -223,10 +223,13 @@ class Store:
         with self._database.reading() as connection:
             return reading.known(connection, ids)
 
-    def load_group(self, id: str) -> Group:
-        """The group with each sample's final attempt, its latest grade and the grade's id."""
+    def load_group(self, id: str, *, outline: bool = False) -> Group:
+        """The group with each sample's final attempt, its latest grade and the grade's id.
+
+        `outline`: the samples come without turns and artifacts.
+        """
         with self._database.reading() as connection:
-            return reading.load_group(connection, id)
+            return reading.load_group(connection, id, outline=outline)
 
     def group_facts(self, run: str) -> list[GroupFacts]:
         """The groups that a run planned or trained on, in the order of its steps and plan (see `facts`)."""
