@@ -30,7 +30,7 @@ def endings(connection: Connection, run: str | None, num_spans: int) -> list[End
     first, last = connection.execute(bounds).one()
     if first is None:
         return []
-    seconds = max((last - first) / num_spans, 1e-3)
+    seconds = max((last - first) / num_spans * (1 + 1e-9), 1e-3)  # the last one is in the last span
     span = whole((Trajectories.started_at - first) / seconds).label("span")
     query = select(span, Trajectories.stop_reason, func.count(), func.avg(Trajectories.reward)).where(*which)
     return [

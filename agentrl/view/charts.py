@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -43,7 +43,7 @@ class Chart:
     x_name: str = "step"
 
     @classmethod
-    def of(cls, title: str, series: dict[str, Sequence[tuple[float, float | None]]], x_name: str = "step") -> Chart:
+    def of(cls, title: str, series: Mapping[str, Sequence[tuple[float, float | None]]], x_name: str = "step") -> Chart:
         """With those of the series that have finite points."""
         found = [Series(name, list(_finite(points))) for name, points in series.items()]
         return cls(title, [one for one in found if one.points], x_name)

@@ -68,11 +68,11 @@ def _endings(store: Store, run: RunRecord) -> Chart:
     found = store.endings(run.id, NUM_SPANS)
     if not found:
         return Chart("endings", [])
-    first, spans = found[0].start, sorted({one.start for one in found})
-    by_reason = {str(one.stop_reason or "running"): one for one in found}
-    counts = {(str(one.stop_reason or "running"), one.start): one.num for one in found}
+    first, seconds = found[0].start, found[0].seconds
+    counts = {(str(one.stop_reason or "running"), round((one.start - first) / seconds)): one.num for one in found}
     series = {
-        reason: [((start - first) / 60, counts.get((reason, start), 0)) for start in spans] for reason in by_reason
+        reason: [(place * seconds / 60, counts.get((reason, place), 0)) for place in range(NUM_SPANS)]
+        for reason in dict.fromkeys(reason for reason, _ in counts)
     }
     return Chart.of("endings of rollouts", series, "minute")
 

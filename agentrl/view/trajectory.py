@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from agentrl.replay.rows import shown_step
-from agentrl.types import Group, Sample, Trajectory, Turn
+from agentrl.types import Group, Message, Sample, Trajectory, Turn
 from agentrl.unused import why_unused
 from agentrl.view.live import Live
 from agentrl.view.timeline import timeline
@@ -26,11 +26,17 @@ class Shown:
     num_kept_of: int
     """Ids of its parent's whole context."""
     num_context: int
+    results: dict[str, str | None]
+    """Of its parent's calls by id."""
 
     @property
     def branches(self) -> bool:
         """Does it go on from somewhere else than the end of the turn before?"""
         return self.turn.index > 0 and (self.turn.parent is None or self.turn.keep < self.num_kept_of)
+
+    def repeats(self, message: Message) -> bool:
+        """Is it what a call of the parent gave, unchanged?"""
+        return message.role == "tool" and self.results.get(message.tool_call_id or "") == message.text
 
     @property
     def versions(self) -> list[tuple[int, int]]:
@@ -67,8 +73,9 @@ def page(request: Request) -> Response:
 
 def _shown(trajectory: Trajectory) -> Iterator[Shown]:
     for turn in trajectory.turns:
-        kept_of = 0 if turn.parent is None else trajectory.turns[turn.parent].num_ids
-        yield Shown(turn, kept_of, turn.keep + len(turn.prompt_ids))
+        parent = None if turn.parent is None else trajectory.turns[turn.parent]
+        results = {} if parent is None else {call.call.id: call.result for call in parent.tool_calls}
+        yield Shown(turn, parent.num_ids if parent else 0, turn.keep + len(turn.prompt_ids), results)
 
 
 def _siblings(trajectory: Trajectory, group: Group | None) -> Sequence[Sample]:

@@ -31,11 +31,11 @@ class Viewer:
     """As the commands name it."""
     templates: Environment = field(init=False, default_factory=lambda: _templates())
 
-    def page(self, name: str, status: int = 200, **values: Any) -> HTMLResponse:
+    def page(self, name: str, status: int = 200, /, **values: Any) -> HTMLResponse:
         """The template of that name, filled in."""
         return HTMLResponse(self.text(name, **values), status)
 
-    def text(self, name: str, **values: Any) -> str:
+    def text(self, name: str, /, **values: Any) -> str:
         """As `page`, without an answer around it."""
         known: dict[str, Any] = {"database": self.database, "live": None, "commands": []}
         return self.templates.get_template(name).render(known | values)
