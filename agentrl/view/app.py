@@ -13,7 +13,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, ExceptionHandler
 
-from agentrl.errors import AgentRLError, DamagedRecord, NotStored
+from agentrl.errors import AgentRLError, ConfigError, DamagedRecord, NotStored
 from agentrl.view import compare, group, live, run, runs, step, text, tokens, trajectory
 from agentrl.view.security import Guard
 from agentrl.view.viewer import Viewer, viewer_of
@@ -63,6 +63,8 @@ def _known_error(request: Request, error: Exception) -> Response:
     if isinstance(error, DamagedRecord):
         what_to_do = f"The rest can be read. This names every damaged record: {viewer.command('db', 'verify')}"
         return _error(viewer, 500, str(error), what_to_do)
+    if isinstance(error, ConfigError):
+        return _error(viewer, 400, str(error), "Go back, and choose anew.")
     return _error(viewer, 500, str(error), "Mend that, then load this page again.")
 
 

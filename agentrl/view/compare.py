@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agentrl.errors import NotStored
+from agentrl.errors import ConfigError
 from agentrl.overview import detail_of
 from agentrl.view.charts import Chart, Series
 from agentrl.view.curves import curves
@@ -22,7 +22,7 @@ def page(request: Request) -> Response:
     viewer = viewer_of(request)
     chosen = request.query_params.getlist("run")
     if len(chosen) != 2:
-        raise NotStored(f"{len(chosen)} runs are chosen: choose two in the list of runs")
+        raise ConfigError(f"{len(chosen)} runs are chosen, not two")
     runs = [viewer.store.find_run(id) for id in chosen]
     left, right = (curves(viewer.store, run) for run in runs)
     names = [run.name if runs[0].name != runs[1].name else run.id for run in runs]

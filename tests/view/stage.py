@@ -159,6 +159,7 @@ def rollout(
     first = turn(0, "", began, draw, version, its_task.messages, [parsed])
     answer = [Message(role="tool", content="2", tool_call_id="call_0", name="calculator")]
     last = turn(1, f"Answer: {int(reward)}", began + 2, draw, version, answer, [])
+    last.keep = first.num_ids
     ending = StopReason.COMPLETED if draw.random() < 0.8 else StopReason.MAX_TURNS
     return Trajectory(
         id=id, run=run, task=its_task, group=group, sample=sample, env_version="1", template_hash="f" * 64,
@@ -183,7 +184,7 @@ def turn(
     return Turn(
         index=index,
         parent=index - 1 if index else None,
-        keep=0 if not index else 10,
+        keep=0,
         prompt_ids=prompt,
         sampled_ids=sampled,
         logprobs=[-4 * draw.random() for _ in sampled],
