@@ -67,7 +67,7 @@ def test_the_wheel_holds_agentrl_only_and_all_of_it(wheel: Path) -> None:
     for folder in ("agentrl", *LINKED):
         prefix = "" if folder == "agentrl" else "agentrl/"
         for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix in (".py", ".yaml") and "__pycache__" not in path.parts:
+            if path.suffix in (".py", ".yaml", ".html", ".css", ".js", ".svg") and "__pycache__" not in path.parts:
                 assert prefix + path.relative_to(ROOT).as_posix() in names
 
 

@@ -72,6 +72,10 @@ class Store:
             raise
         return cls(database)
 
+    def check(self) -> None:
+        """Raises StoreError unless the tables are those that this code reads: they may have been migrated since."""
+        check(self._database)
+
     @classmethod
     def migrate(cls, target: str | Path) -> Migrated:
         """Bring a database to this code's schema; `open` does it too. Raises StoreError as `open` does."""

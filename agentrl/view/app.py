@@ -60,12 +60,22 @@ def _known_error(request: Request, error: Exception) -> Response:
     if isinstance(error, NotStored):
         what_to_do = "It may have been deleted since. Go on from the list of runs, or search."
         return _error(viewer, 404, str(error), what_to_do)
+    error = _cause(viewer, error)
     if isinstance(error, DamagedRecord):
         what_to_do = f"The rest can be read. This names every damaged record: {viewer.command('db', 'verify')}"
         return _error(viewer, 500, str(error), what_to_do)
     if isinstance(error, ConfigError):
         return _error(viewer, 400, str(error), "Go back, and choose anew.")
     return _error(viewer, 500, str(error), "Mend that, then load this page again.")
+
+
+def _cause(viewer: Viewer, error: Exception) -> Exception:
+    """Where tables aren't as they were, they have been migrated since, and that is to be told."""
+    try:
+        viewer.store.check()
+    except AgentRLError as changed:
+        return changed
+    return error
 
 
 def _unknown_error(request: Request, error: Exception) -> Response:
