@@ -244,10 +244,12 @@ async def _record(store: Store, one: Trajectory, generation: int, its_grade: Gra
 
 def _write_tokenizer(folder: Path) -> None:
     """One id for each byte."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import Tokenizer, decoders, models
 
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={letter: place for place, letter in enumerate(letters)}, merges=[]))
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in shown]
+    vocab = {chr(byte): byte for byte in shown} | {chr(256 + place): byte for place, byte in enumerate(others)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     tokenizer.decoder = decoders.ByteLevel()
     folder.mkdir()
     tokenizer.save(str(folder / "tokenizer.json"))

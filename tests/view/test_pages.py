@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -60,7 +61,7 @@ async def test_a_step_shows_the_spread_of_rewards_and_dead_groups(reader: httpx.
 async def test_a_group_shows_its_samples_side_by_side(reader: httpx.AsyncClient, stage: Stage) -> None:
     html = await page(reader, f"/group/{stage.groups[1]}")
     assert html.count("<article") == SAMPLES and "dead" in html
-    assert "calculator({&#34;expression&#34;: &#34;1 + 1&#34;})" in html
+    assert "calculator ( {&#34;expression&#34;: &#34;1 + 1&#34;} )" in words(html)
 
 
 async def test_a_trajectory_shows_turns_calls_grade_and_who_used_it(reader: httpx.AsyncClient, stage: Stage) -> None:
@@ -87,11 +88,11 @@ async def test_tokens_carry_mask_logprob_version_and_advantage(reader: httpx.Asy
     html = await page(reader, f"/tokens/1/{stage.learnt}?part=1")
     assert "<html" not in html
     told = re.findall(r'title="(id \d+, mask [^"]*)"', html)
-    assert told[0] == "id 17, mask 0: nobody sampled it"
+    assert told[0] == "id 50, mask 0: nobody sampled it"
     assert re.match(r"id \d+, mask 1, logprob -\d\.\d{4}, version 0, advantage [+-]1\.000$", told[1])
     assert "version 1" in told[-1]
     assert words(html).replace(" ", "").startswith("2Answer:")
-    assert 'data-copy="[17]"' in html
+    assert 'data-copy="[50]"' in html
 
 
 async def test_many_tokens_come_a_page_at_a_time(reader: httpx.AsyncClient, stage: Stage) -> None:
@@ -136,8 +137,7 @@ HOSTILE_PATHS = [
 @pytest.mark.parametrize("path", HOSTILE_PATHS)
 async def test_what_isnt_there_gets_a_page_that_says_so(reader: httpx.AsyncClient, stage: Stage, path: str) -> None:
     path = path.replace("{run}", stage.runs[0]).replace("{one}", stage.learnt)
-    url = httpx.URL("http://127.0.0.1:8123", path=path.partition("?")[0])
-    answer = await reader.get(url)
+    answer = await reader.get(quote(path, safe="/%"))
     assert answer.status_code == 404, answer.text
     assert "Go on from the list of runs" in answer.text and "<img" not in answer.text
     assert not NO_CONTROL.search(answer.text)
