@@ -23,7 +23,7 @@ from tests.view.stage import Stage
 @pytest.fixture
 def copy(stage: Stage, tmp_path: Path) -> str:
     """The path of a database that may be spoilt."""
-    return shutil.copy(stage.database, tmp_path / "copy.db")
+    return str(shutil.copy(stage.database, tmp_path / "copy.db"))
 
 
 async def test_a_database_without_runs_says_how_to_make_one(copy: str) -> None:
