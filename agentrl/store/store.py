@@ -291,6 +291,11 @@ class Store:
         with self._database.reading() as connection:
             return watching.endings(connection, run, num_spans)
 
+    def group_states(self, run: str) -> dict[str, int]:
+        """How many groups that a run planned are in each state."""
+        with self._database.reading() as connection:
+            return watching.group_states(connection, run)
+
     def last_steps(self) -> dict[str, LastStep]:
         """By run that has steps, how many, and what the last one measured."""
         with self._database.reading() as connection:

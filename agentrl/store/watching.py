@@ -17,7 +17,7 @@ from agentrl.store.database import whole
 from agentrl.store.records import Endings, LastStep, StepFacts
 from agentrl.store.sealing import unseal
 from agentrl.store.tables import Claims, Grades, Groups, Runs, StepRows, Steps, ToolCalls, Trajectories, Versions, table
-from agentrl.types import StopReason
+from agentrl.types import GroupState, StopReason
 
 RECENT = 300
 """Trajectories whose changes are noticed: older ones have ended."""
@@ -62,6 +62,13 @@ def step_facts(connection: Connection, run: str) -> dict[int, StepFacts]:
         step: StepFacts(num, float(turns), float(sampled), ages.get(step))
         for step, num, turns, sampled in connection.execute(query)
     }
+
+
+def group_states(connection: Connection, run: str) -> dict[str, int]:
+    """How many groups that a run planned are in each state."""
+    query = select(Groups.state, func.count()).where(Groups.run_id == run).group_by(Groups.state)
+    counts = {state: num for state, num in connection.execute(query)}
+    return {state.value: counts[state.value] for state in GroupState if state.value in counts}
 
 
 def run_mark(connection: Connection, run: str) -> str:
