@@ -43,6 +43,10 @@ class StoreError(AgentRLError):
     """A database or a run's file that can't be used, or a record that can't be read."""
 
 
+class NotStored(StoreError):
+    """An id that isn't in the database, or isn't any more."""
+
+
 class DamagedRecord(StoreError):
     """A record that isn't as it was written, so it can't be read; the others can."""
 

@@ -12,6 +12,7 @@ BENCHMARKS = (
     ["benchmarks.render"],
     ["benchmarks.store"],
     ["benchmarks.store_share"],
+    ["benchmarks.view"],
     ["benchmarks.loop"],
     ["benchmarks.loop", "--concurrency", "4000", "--rollouts", "8000"],
     ["benchmarks.sandbox", "bubblewrap"],

@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import LONGEST, TOGETHER, group_of
 
 ROOT = Path(__file__).parent.parent
+SHIPPED = (".py", ".yaml", ".html", ".css", ".js", ".svg")
 LINKED = ("envs", "tools", "sandboxes", "configs")
 HEAVY = ("torch", "ray", "sqlalchemy", "vllm", "transformers", "hydra", "aiohttp", "numpy")
 
@@ -70,7 +71,7 @@ def test_the_wheel_holds_agentrl_only_and_all_of_it(wheel: Path) -> None:
         prefix = "" if folder == "agentrl" else "agentrl/"
         for path in sorted((ROOT / folder).rglob("*")):
             is_data = "data" in path.parts and path.is_file()
-            if (is_data or path.suffix in (".py", ".yaml")) and "__pycache__" not in path.parts:
+            if (is_data or path.suffix in SHIPPED) and "__pycache__" not in path.parts:
                 assert prefix + path.relative_to(ROOT).as_posix() in names
 
 

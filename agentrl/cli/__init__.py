@@ -27,6 +27,7 @@ COMMANDS = {
     "why": "tell why a rollout got its reward, and who trained on it",
     "db": "look after a database: stats, verify, gc, migrate",
     "replay": "look at, play, grade or score a stored trajectory again, fork it, or recompute a step",
+    "view": "look at runs, steps, groups and every token in the browser",
     "export": "write stored trajectories to a file: for SFT, as preferences, or whole",
     "import": "read conversations, ids or whole trajectories from a file, as a run",
     "doctor": "what a model's chat template does, and whether it can be trained",

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.text import Text
 
+from agentrl.replay.tokens import LOGPROB_BOUNDS, likelihood
 from agentrl.visible import visible
 
 BY = ("mask", "logprob", "version")
 NOT_SAMPLED = "dim"
 SAMPLED = "green"
-LOGPROB_STEPS = ((-0.1, "green"), (-1.0, "yellow"), (-3.0, "magenta"))
-"""(from this logprob on, style)."""
-RARE = "bold red"
+LIKELIHOODS = ("green", "yellow", "magenta", "bold red")
+"""By `tokens.likelihood`, the likely first."""
 VERSIONS = ("green", "cyan", "yellow", "magenta", "blue", "red")
 """By version, over and over."""
 Style = Callable[[float, int], str]
@@ -29,7 +29,7 @@ def style_by(kind: str) -> Style:
     """The style of sampled ids by one of BY."""
     styles: dict[str, Style] = {
         "mask": lambda logprob, version: SAMPLED,
-        "logprob": lambda logprob, version: _logprob_style(logprob),
+        "logprob": lambda logprob, version: LIKELIHOODS[likelihood(logprob)],
         "version": lambda logprob, version: SAMPLED if version < 0 else VERSIONS[version % len(VERSIONS)],
     }
     return styles[kind]
@@ -39,7 +39,7 @@ def legend(kind: str) -> Text:
     """What the colours mean, in these colours."""
     entries = {
         "mask": [("sampled (mask 1)", SAMPLED)],
-        "logprob": [*((f"logprob ≥ {bound:g}", style) for bound, style in LOGPROB_STEPS), ("less", RARE)],
+        "logprob": list(zip([*(f"logprob ≥ {bound:g}" for bound in LOGPROB_BOUNDS), "less"], LIKELIHOODS, strict=True)),
         "version": [(f"version {n}", style) for n, style in enumerate(VERSIONS)] + [("and again", "")],
     }
     parts = [("colours: ", ""), ("not sampled (mask 0)", NOT_SAMPLED)]
@@ -65,8 +65,3 @@ class Printer:
     def line(self, text: str | Text, style: str = "") -> None:
         """One line (or several, where the text has line breaks)."""
         self._console.print(joined([(text, style)]) if isinstance(text, str) else text, soft_wrap=True)
-
-
-def _logprob_style(logprob: float) -> str:
-    """NaN (nothing was measured) is as rare as can be."""
-    return next((style for bound, style in LOGPROB_STEPS if logprob >= bound), RARE)

@@ -11,6 +11,7 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from agentrl.figures import duration, number
 from agentrl.progress import Summary
 
 
@@ -123,11 +124,6 @@ class Display:
         )
 
 
-def number(value: float | None) -> str:
-    """Three digits; a dash where nothing was measured."""
-    return "-" if value is None or value != value else f"{value:.3f}"
-
-
 def references_text(references: dict[str, float]) -> str:
     """`random 0.014, optimal 1`"""
     return ", ".join(f"{name} {f'{value:.3f}'.rstrip('0').rstrip('.')}" for name, value in references.items())
@@ -145,11 +141,6 @@ def why_not_normal(values: dict[str, Any]) -> str:
     return (
         f"  NO SIGNAL: rewards are equal within {values['zero_variance_share']:.0%} of the groups ({', '.join(shares)})"
     )
-
-
-def duration(seconds: float) -> str:
-    """`95` → `1:35`."""
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def eval_text(values: dict[str, Any]) -> str:

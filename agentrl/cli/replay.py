@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from agentrl.cli.common import add_db_argument, existing_database, need_extra, run_async
 from agentrl.cli.display import Display
-from agentrl.cli.show import Decode, add_show_arguments, decoder, show, use_line
+from agentrl.cli.show import add_show_arguments, show, use_line
 from agentrl.cli.transcript import transcript
 from agentrl.config import TrainConfig
 from agentrl.errors import ReplayError, StoreError
+from agentrl.replay.tokens import Decode, decoder
 from agentrl.visible import visible
 
 if TYPE_CHECKING:

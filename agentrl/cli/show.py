@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -13,15 +12,15 @@ from rich.text import Text
 from agentrl.cli.colour import BY, NOT_SAMPLED, Printer, Style, joined, legend, style_by
 from agentrl.cli.common import add_db_argument, existing_database
 from agentrl.cli.transcript import ending_line, reward_text
+from agentrl.figures import precise, signed
 from agentrl.replay.rows import Learned, learned, shown_step
+from agentrl.replay.tokens import Decode, decoder
 from agentrl.store.records import StepUse
 from agentrl.types import ParsedCall, Sample, Sampler, Trajectory, Turn
 from agentrl.visible import visible
 
 if TYPE_CHECKING:
     from agentrl.store.store import Store
-
-Decode = Callable[[Sequence[int]], str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,8 +63,8 @@ def use_line(use: StepUse) -> str:
     """A step that trained on the trajectory, with what it recorded of this Row."""
     row = use.row
     return (
-        f"  trained on in step {use.step} of run {use.run} (ordinal {use.ordinal}): advantage {row.advantage:+.3f}, "
-        f"ratio mean {_number(row.ratio_mean)} max {_number(row.ratio_max)}, clipped {_number(row.clip_share)}"
+        f"  trained on in step {use.step} of run {use.run} (ordinal {use.ordinal}): advantage {signed(row.advantage)}, "
+        f"ratio mean {precise(row.ratio_mean)} max {precise(row.ratio_max)}, clipped {precise(row.clip_share)}"
     )
 
 
@@ -132,7 +131,7 @@ class TokenLines:
         bright = list(zip(_tokens(turn.sampled_ids, self.decode), styles, strict=True)) or [("nothing", "")]
         mask = "  mask 1" if self.every_id else ""
         rows = [
-            f"    {place:4d}  id {token:7d}{mask}  logprob {_number(logprob):>8}  version {version}"
+            f"    {place:4d}  id {token:7d}{mask}  logprob {precise(logprob):>8}  version {version}"
             f"{self._advantage(place)}{self._text(token)}"
             for place, (token, logprob, version) in enumerate(columns)
         ]
@@ -146,7 +145,7 @@ class TokenLines:
         its = self.learned[place] if self.learned else None
         if its is None:
             return ""
-        return f"  advantage {its.advantage:+.3f}" + (f" weight {its.weight:g} ({its.reason})" if its.reason else "")
+        return f"  advantage {signed(its.advantage)}" + (f" weight {its.weight:g} ({its.reason})" if its.reason else "")
 
 
 def _call_line(call: ParsedCall) -> str:
@@ -162,16 +161,3 @@ def _tokens(ids: list[int], decode: Decode | None) -> list[str]:
     return [
         decode([token]).replace("\n", "\\n") + ("|" if place < len(ids) else "") for place, token in enumerate(ids, 1)
     ]
-
-
-def decoder(model: str | None) -> Decode | None:
-    """What shows ids as text; None where the model folder isn't there."""
-    if model is None or not Path(model).is_dir():
-        return None
-    from agentrl.rollout.renderer import Renderer
-
-    return Renderer.from_pretrained(model).decode
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None or value != value else f"{value:.4f}"

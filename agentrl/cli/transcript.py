@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentrl.cli.display import number
+from agentrl.figures import number
 from agentrl.types import Message, ParsedCall, Sample, Trajectory, Turn
 from agentrl.visible import visible
 

@@ -10,11 +10,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from agentrl.cli.common import add_db_argument, existing_database
-from agentrl.cli.display import number
 from agentrl.cli.transcript import reward_text
 from agentrl.errors import ConfigError, StoreError
+from agentrl.figures import number, precise, share, signed
 from agentrl.progress import plain
-from agentrl.types import Grade, Group, GroupState, Sample, Sampler
+from agentrl.types import Grade, Group, Sample, Sampler
+from agentrl.unused import why_unused
 from agentrl.visible import one_line, visible
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def _of_trajectory(store: Store, prefix: str) -> Iterator[str]:
     if group is not None and len(group.samples) > 1:
         yield _siblings(group)
     if not uses:
-        yield f"trained on by nobody: {_why_unused(sample, group)}"
+        yield f"trained on by nobody: {why_unused(sample, group)}"
     for use in uses:
         yield from _use_lines(use, grades, sample.grade_id)
 
@@ -116,21 +117,6 @@ def _siblings(group: Group) -> str:
     return f"  group     {group.state}{reason}; rewards {', '.join(rewards)}"
 
 
-def _why_unused(sample: Sample, group: Group | None) -> str:
-    if group is None:
-        return "it belongs to no group"
-    if all(sample.trajectory.id != other.trajectory.id for other in group.samples):
-        return "its sample was tried again"
-    if group.purpose != "train":
-        return f"its group is for {group.purpose}"
-    state = {
-        GroupState.COMPLETE: "its group waits for a step",
-        GroupState.ARCHIVED: "its group was archived unused, e.g. because its version was abandoned",
-        GroupState.DROPPED: f"its group was dropped: {_shown(group.dropped_reason or '')}",
-    }
-    return state.get(group.state, "its group isn't complete yet")
-
-
 def _use_lines(use: StepUse, grades: dict[int, Grade], latest: int | None) -> Iterator[str]:
     made = "no new version" if use.version_after is None else f"version {use.version_after}"
     abandoned = ", ABANDONED: a later resume went back before it" if use.abandoned else ""
@@ -141,8 +127,8 @@ def _use_lines(use: StepUse, grades: dict[int, Grade], latest: int | None) -> It
     if row.grade_id is not None and row.grade_id != latest:
         yield f"  grade     an earlier one: {number(grades[row.grade_id].reward)}"
     batch = "in no batch" if row.batch < 0 else f"batch {row.batch}"
-    yield f"  Row       up to turn {row.end_turn}, {batch}: advantage {_signed(row.advantage)}"
-    yield f"  ratio     mean {_number(row.ratio_mean)}, max {_number(row.ratio_max)}, clipped {_share(row.clip_share)}"
+    yield f"  Row       up to turn {row.end_turn}, {batch}: advantage {signed(row.advantage)}"
+    yield f"  ratio     mean {precise(row.ratio_mean)}, max {precise(row.ratio_max)}, clipped {share(row.clip_share)}"
     yield from _weight_lines(row)
 
 
@@ -184,7 +170,7 @@ def _of_step(store: Store, run: RunRecord, step: StepRecord) -> Iterator[str]:
     yield from _config_lines(run)
     for name, value in (step.metrics or {}).items():
         if isinstance(value, int | float):
-            yield f"    {name:28}{_number(value)}"
+            yield f"    {name:28}{precise(value)}"
     yield from _row_table(store, run.id, step)
 
 
@@ -225,8 +211,8 @@ def _row_table(store: Store, run: str, step: StepRecord) -> Iterator[str]:
         reward = None if row.grade_id is None else grades[row.grade_id].reward
         silent = {reason for _, _, weight, reason in row.weights if weight == 0}
         why = f"  weight 0: {', '.join(sorted(_shown(reason or '') for reason in silent))}" if silent else ""
-        numbers = f"reward {_number(reward)}  advantage {_signed(row.advantage)}  ratio max {_number(row.ratio_max)}"
-        yield f"    {row.trajectory}  turn {row.end_turn}  {numbers}  clipped {_share(row.clip_share)}{why}"
+        numbers = f"reward {precise(reward)}  advantage {signed(row.advantage)}  ratio max {precise(row.ratio_max)}"
+        yield f"    {row.trajectory}  turn {row.end_turn}  {numbers}  clipped {share(row.clip_share)}{why}"
 
 
 def _state(step: StepRecord) -> str:
@@ -235,15 +221,3 @@ def _state(step: StepRecord) -> str:
 
 def _shown(text: str) -> str:
     return one_line(text)
-
-
-def _signed(value: float | None) -> str:
-    return "-" if value is None or value != value else f"{value:+.3f}"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None or value != value else f"{value:.4f}" if isinstance(value, float) else str(value)
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None or value != value else f"{100 * value:.1f} %"

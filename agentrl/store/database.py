@@ -60,6 +60,23 @@ def _num_bytes(element: num_bytes, compiler: Any, **options: Any) -> str:
     return f"octet_length({compiler.process(value, **options)}{text})"
 
 
+class whole(FunctionElement[int]):
+    """A number that isn't negative, without its fraction."""
+
+    inherit_cache = True
+    type = Integer()
+
+
+@compiles(whole, "sqlite")
+def _sqlite_whole(element: whole, compiler: Any, **options: Any) -> str:
+    return f"cast({compiler.process(element.clauses, **options)} as integer)"
+
+
+@compiles(whole)
+def _whole(element: whole, compiler: Any, **options: Any) -> str:
+    return f"floor({compiler.process(element.clauses, **options)})::integer"
+
+
 @dataclass(kw_only=True, slots=True, frozen=True)
 class Database:
     """An opened database. What goes wrong with it leaves as a StoreError that names it and says what to do."""
@@ -69,14 +86,15 @@ class Database:
     """The path, or the URL without its password."""
     busy_timeout_s: float
     """How long a write waits for another process's."""
+    read_only: bool
 
     @classmethod
-    def open(cls, target: str | Path, busy_timeout_s: float) -> Database:
+    def open(cls, target: str | Path, busy_timeout_s: float, *, read_only: bool = False) -> Database:
         """A database at a SQLite path or a SQLAlchemy URL; nothing is connected yet. Raises StoreError."""
         url = _parse_url(target)
         backend = sqlite if url.get_backend_name() == "sqlite" else postgresql
-        engine = backend.open_engine(url, busy_timeout_s)
-        return cls(engine=engine, location=_location(url), busy_timeout_s=busy_timeout_s)
+        engine = backend.open_engine(url, busy_timeout_s, read_only=read_only)
+        return cls(engine=engine, location=_location(url), busy_timeout_s=busy_timeout_s, read_only=read_only)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -94,6 +112,8 @@ class Database:
 
         Errors leave as they come, for the writer tells them apart (see `error`).
         """
+        if self.read_only:
+            raise StoreError(f"{self.location} was opened to be read only")
         with self.engine.begin() as connection:
             wait_s = None if patient else min(IMPATIENT_S, self.busy_timeout_s)
             self._backend.begin_writing(connection, wait_s, self.busy_timeout_s)

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypedDict
 from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select, true, tuple_
 from sqlalchemy.orm import aliased
 
-from agentrl.errors import StoreError
+from agentrl.errors import NotStored
 from agentrl.store.mentions import mentions, reasoning_of
 from agentrl.store.records import RunRecord, RunStatus, StepRow, TrajectorySummary
 from agentrl.store.sealing import clean_text, unseal
@@ -84,7 +84,7 @@ def rows_of(connection: Connection, run: str, step: int) -> list[StepRow]:
 
 
 def resolve(connection: Connection, kind: Kind, prefix: str) -> str:
-    """The one id that starts with `prefix`. Raises StoreError with the candidates where none or several do."""
+    """The one id that starts with `prefix`. Raises NotStored with the candidates where none or several do."""
     column = {"run": Runs.id, "group": Groups.id, "trajectory": Trajectories.id}[kind]
     prefix = visible(prefix)  # what isn't printable is in no id, and not every database takes it
     if connection.scalar(select(column).where(column == prefix)) is not None:
@@ -94,10 +94,10 @@ def resolve(connection: Connection, kind: Kind, prefix: str) -> str:
     if len(matches) == 1:
         return matches[0]
     if matches:
-        raise StoreError(f"{prefix!r} is the start of {len(matches)} {kind} ids: {_listed(matches)}")
+        raise NotStored(f"{prefix!r} is the start of {len(matches)} {kind} ids: {_listed(matches)}")
     known = list(connection.scalars(select(column).order_by(column).limit(_COMPARED)))
     near = get_close_matches(prefix, known, n=_SHOWN, cutoff=0.4) or known
-    raise StoreError(f"no {kind} id starts with {prefix!r}; near: {_listed(near) if near else 'there are none'}")
+    raise NotStored(f"no {kind} id starts with {prefix!r}; near: {_listed(near) if near else 'there are none'}")
 
 
 _SHOWN = 8

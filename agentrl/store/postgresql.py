@@ -15,8 +15,11 @@ CONNECTING = {"connect_timeout": 10, "client_encoding": "utf8", "keepalives_idle
 """What the URL may say otherwise. Keepalives: a server whose machine is gone is noticed within two minutes."""
 
 
-def open_engine(url: URL, busy_timeout_s: float) -> Engine:
-    """An engine for a server. Nothing is connected yet. Raises StoreError where the URL can't be used."""
+def open_engine(url: URL, busy_timeout_s: float, *, read_only: bool) -> Engine:
+    """An engine for a server. Nothing is connected yet. Raises StoreError where the URL can't be used.
+
+    `read_only` changes nothing here: transactions that read are so in any case.
+    """
     if {"password", "sslpassword"} & set(url.query):
         raise StoreError("a password in a URL's query can't be hidden: put it before the @, in PGPASSWORD or ~/.pgpass")
     arguments: dict[str, Any] = {name: value for name, value in CONNECTING.items() if name not in url.query}

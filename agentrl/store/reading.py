@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, func, select
 from sqlalchemy.orm import InstrumentedAttribute
 
-from agentrl.errors import StoreError
+from agentrl.errors import NotStored
 from agentrl.store import values
 from agentrl.store.blobs import contents, restored
 from agentrl.store.damage import damage_named
@@ -35,24 +35,24 @@ CHUNK = 500
 TurnKey = tuple[str, int | None]
 
 
-def load_trajectories(connection: Connection, ids: Sequence[str]) -> list[Trajectory]:
-    """The trajectories in the order of `ids`, equal to what was recorded.
+def load_trajectories(connection: Connection, ids: Sequence[str], *, outline: bool = False) -> list[Trajectory]:
+    """The trajectories in the order of `ids`, equal to what was recorded; an `outline` has no turns and artifacts.
 
-    Raises StoreError for a missing one, ValueError that names the record which is damaged.
+    Raises NotStored for a missing one, ValueError that names the record which is damaged.
     """
     found: dict[str, Trajectory] = {}
     for start in range(0, len(ids), CHUNK):
         chunk = ids[start : start + CHUNK]
         with damage_named(connection, chunk):
-            found |= _load_chunk(connection, chunk)
+            found |= _load_chunk(connection, chunk, outline)
     missing = [id for id in ids if id not in found]
     if missing:
-        raise StoreError(f"no trajectory {missing[0]!r} in the store")
+        raise NotStored(f"no trajectory {missing[0]!r} in the store")
     return [found[id] for id in ids]
 
 
 def load_sample(connection: Connection, id: str) -> Sample:
-    """One trajectory with its latest grade. Raises StoreError where it is missing."""
+    """One trajectory with its latest grade. Raises NotStored where it is missing."""
     return load_samples(connection, [id])[0]
 
 
@@ -68,13 +68,13 @@ def known(connection: Connection, ids: Sequence[str]) -> set[str]:
     return set(connection.scalars(select(Trajectories.id).where(Trajectories.id.in_(ids))))
 
 
-def load_group(connection: Connection, group_id: str) -> Group:
+def load_group(connection: Connection, group_id: str, *, outline: bool = False) -> Group:
     """The group with the final attempt of each sample that was begun, and their latest grades."""
     group = connection.execute(select(table(Groups)).where(Groups.id == group_id)).mappings().one_or_none()
     if group is None:
-        raise StoreError(f"no group {group_id!r} in the store")
+        raise NotStored(f"no group {group_id!r} in the store")
     ids = [record["id"] for record in final_attempts(connection, group_id)]
-    trajectories = load_trajectories(connection, ids)
+    trajectories = load_trajectories(connection, ids, outline=outline)
     grades = latest_grades(connection, ids)
     task = connection.execute(select(table(Tasks)).where(Tasks.identity == group["task"])).mappings().one()
     return Group(
@@ -119,16 +119,16 @@ def _sample(trajectory: Trajectory, grades: dict[str, tuple[int, Grade]]) -> Sam
     return Sample(trajectory=trajectory, grade=grade, grade_id=grade_id)
 
 
-def _load_chunk(connection: Connection, ids: Sequence[str]) -> dict[str, Trajectory]:
-    turns = _load_turns(connection, ids)
-    artifacts = _load_artifacts(connection, ids)
+def _load_chunk(connection: Connection, ids: Sequence[str], outline: bool) -> dict[str, Trajectory]:
+    turns = {} if outline else _load_turns(connection, ids)
+    artifacts = {} if outline else _load_artifacts(connection, ids)
     records = list(connection.execute(select(table(Trajectories)).where(Trajectories.id.in_(ids))).mappings())
     identities = {record["task"] for record in records}
     query = select(table(Tasks)).where(Tasks.identity.in_(identities))
     tasks = {record["identity"]: values.read_task(record) for record in connection.execute(query).mappings()}
     return {
         record["id"]: values.read_trajectory(
-            record, tasks[record["task"]], turns[record["id"]], artifacts.get(record["id"], Artifacts())
+            record, tasks[record["task"]], turns.get(record["id"], []), artifacts.get(record["id"], Artifacts())
         )
         for record in records
     }

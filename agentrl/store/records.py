@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentrl.types import GroupState, Purpose, StopReason
 
@@ -182,3 +182,39 @@ class TrajectorySummary:
     num_sampled: int
     started_at: float
     finished_at: float | None
+
+
+class Endings(NamedTuple):
+    """How many trajectories that began in a span of time ended in one way."""
+
+    start: float
+    """Unix seconds."""
+    seconds: float
+    stop_reason: StopReason | None
+    """None: they are running."""
+    num: int
+    reward_mean: float | None
+    """By the latest grades; None: none was measured."""
+
+
+class LastStep(NamedTuple):
+    """How far a run has come."""
+
+    num_steps: int
+    """Recorded ones on the surviving line."""
+    metrics: dict[str, Any]
+    """Of the last one."""
+
+
+class StepFacts(NamedTuple):
+    """What the trajectories were like that a step trained on."""
+
+    num_trajectories: int
+    turns_mean: float
+    sampled_mean: float
+    """Ids sampled in trained turns."""
+    staleness: int | None
+    """The most versions between the one that a group of it was planned with and the one that the step changed.
+
+    None where all of its groups are another run's.
+    """

@@ -54,6 +54,19 @@ def migrate(database: Database) -> Migrated:
     return Migrated(before, head())
 
 
+def check(database: Database) -> None:
+    """Nothing is changed. Raises StoreError unless the database has the tables that this code reads."""
+    where = database.location
+    with database.reading() as connection:
+        revision = _revision(connection, where)
+        if revision == head():
+            return _check_columns(connection, where)
+        _refuse_foreign(connection, revision, where)
+    if revision is None:
+        raise StoreError(f"{where} has no tables yet: a run makes them, e.g. agentrl train --env calculator")
+    raise StoreError(f"{where} has schema {revision}, older than schema {head()}: agentrl db migrate upgrades it")
+
+
 def head() -> str:
     """The revision that this code knows last."""
     revision = ScriptDirectory.from_config(_config()).get_current_head()

@@ -6,6 +6,7 @@ import logging
 import sqlite3
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
 
@@ -21,17 +22,23 @@ CACHE_KIB = 65536
 """Ids are random, so a write to a large database touches pages all over its indexes."""
 
 
-def open_engine(url: URL, busy_timeout_s: float) -> Engine:
-    """An engine for a file, whose folder is made. Nothing is connected yet. Raises StoreError."""
+def open_engine(url: URL, busy_timeout_s: float, *, read_only: bool) -> Engine:
+    """An engine for a file, whose folder is made unless it is `read_only`. Nothing is connected yet.
+
+    Raises StoreError.
+    """
     database = url.database
     if database in (None, "", ":memory:"):
         raise StoreError(f"{str(url)!r} is in memory, where a crash loses it: give the path of a file")
-    _make_folder(str(database))
-    _warn_of_network(str(database))
+    if read_only:
+        url = _read_only(url)
+    else:
+        _make_folder(str(database))
+        _warn_of_network(str(database))
     # Parameters are hidden because they hold whole conversations, which don't belong into messages.
     arguments = {"timeout": busy_timeout_s}
     engine = create_engine(url, hide_parameters=True, json_serializer=to_json, connect_args=arguments)
-    _set_up(engine, busy_timeout_s)
+    _set_up(engine, busy_timeout_s, read_only)
     return engine
 
 
@@ -64,6 +71,13 @@ def _wait_at_most(connection: Connection, seconds: float) -> None:
     connection.exec_driver_sql(f"PRAGMA busy_timeout = {round(seconds * 1000)}")
 
 
+def _read_only(url: URL) -> URL:
+    """SQLite itself refuses to write there."""
+    database = str(url.database)
+    name = database if database.startswith("file:") else f"file:{quote(database)}"
+    return url.set(database=name).update_query_dict({"mode": "ro", "uri": "true"})
+
+
 def _make_folder(database: str) -> None:
     if database.startswith("file:"):
         return
@@ -84,15 +98,16 @@ def _warn_of_network(database: str) -> None:
         )
 
 
-def _set_up(engine: Engine, busy_timeout_s: float) -> None:
+def _set_up(engine: Engine, busy_timeout_s: float, read_only: bool) -> None:
     """WAL, so that readers and the writer don't wait for one another; a commit survives kill -9."""
 
     @event.listens_for(engine, "connect")
     def connect(connection: sqlite3.Connection, _record: object) -> None:
         connection.isolation_level = None  # the driver would begin transactions by itself, and deferred ones
-        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # counts for a new file only
+        if not read_only:
+            connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # counts for a new file only
+            _use_wal(connection, busy_timeout_s)
         connection.execute(f"PRAGMA cache_size = {-CACHE_KIB}")
-        _use_wal(connection, busy_timeout_s)
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA foreign_keys = ON")
         add_functions(connection)

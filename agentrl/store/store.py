@@ -6,27 +6,30 @@ import secrets
 import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Any, Literal, Self, Unpack
 
 from sqlalchemy import Connection, insert, select, update
 
 from agentrl.errors import StoreError
-from agentrl.store import facts, find, line, lineage, reading, upkeep
+from agentrl.store import facts, find, line, lineage, reading, upkeep, watching
 from agentrl.store.damage import Damage
 from agentrl.store.database import Database
 from agentrl.store.queue import Queue
 from agentrl.store.recorder import SqlRecorder
 from agentrl.store.records import (
+    Endings,
     GroupFacts,
+    LastStep,
     RunRecord,
     RunStatus,
+    StepFacts,
     StepRecord,
     StepRow,
     StepUse,
     TrajectorySummary,
     VersionRecord,
 )
-from agentrl.store.schema import Migrated, migrate
+from agentrl.store.schema import Migrated, check, migrate
 from agentrl.store.sealing import seal, unseal
 from agentrl.store.tables import Runs, table
 from agentrl.store.verify import verify
@@ -53,19 +56,25 @@ class Store:
         self.queue = Queue(self._writer, database)
 
     @classmethod
-    def open(cls, target: str | Path, *, busy_timeout_s: float = 30.0) -> Self:
+    def open(cls, target: str | Path, *, busy_timeout_s: float = 30.0, read_only: bool = False) -> Self:
         """Open a SQLite path or a SQLAlchemy URL; make or upgrade its tables and a SQLite file's folder.
+
+        `read_only`: nothing is made or upgraded, and writes fail; tables of another schema are refused.
 
         `busy_timeout_s`: how long to wait for another process's write. Raises StoreError for a file that is no
         store, is corrupt, read-only or locked, and for a schema that is newer than this code.
         """
-        database = Database.open(target, busy_timeout_s)
+        database = Database.open(target, busy_timeout_s, read_only=read_only)
         try:
-            migrate(database)
+            check(database) if read_only else migrate(database)
         except BaseException:
             database.close()
             raise
         return cls(database)
+
+    def check(self) -> None:
+        """Raises StoreError unless the tables are those that this code reads: they may have been migrated since."""
+        check(self._database)
 
     @classmethod
     def migrate(cls, target: str | Path) -> Migrated:
@@ -178,7 +187,7 @@ class Store:
             return find.runs(connection)
 
     def find_run(self, name: str) -> RunRecord:
-        """The newest run with this folder name, else the one whose id begins so. Raises StoreError."""
+        """The newest run with this folder name, else the one whose id begins so. Raises NotStored."""
         runs = self.runs()
         named = next((record for record in runs if record.name == name), None)
         if named is not None:
@@ -218,10 +227,13 @@ class Store:
         with self._database.reading() as connection:
             return reading.known(connection, ids)
 
-    def load_group(self, id: str) -> Group:
-        """The group with each sample's final attempt, its latest grade and the grade's id."""
+    def load_group(self, id: str, *, outline: bool = False) -> Group:
+        """The group with each sample's final attempt, its latest grade and the grade's id.
+
+        `outline`: the samples come without turns and artifacts.
+        """
         with self._database.reading() as connection:
-            return reading.load_group(connection, id)
+            return reading.load_group(connection, id, outline=outline)
 
     def group_facts(self, run: str) -> list[GroupFacts]:
         """The groups that a run planned or trained on, in the order of its steps and plan (see `facts`)."""
@@ -268,9 +280,38 @@ class Store:
             return find.rows_of(connection, run, step)
 
     def resolve(self, kind: find.Kind, prefix: str) -> str:
-        """The one id that starts with `prefix`. Raises StoreError listing candidates where none or several do."""
+        """The one id that starts with `prefix`. Raises NotStored listing candidates where none or several do."""
         with self._database.reading() as connection:
             return find.resolve(connection, kind, prefix)
+
+    # Looking on
+
+    def endings(self, run: str | None, num_spans: int = 1) -> list[Endings]:
+        """How the trajectories of a run, or of all runs, ended, by equal spans of the time they began in."""
+        with self._database.reading() as connection:
+            return watching.endings(connection, run, num_spans)
+
+    def group_states(self, run: str) -> dict[str, int]:
+        """How many groups that a run planned are in each state."""
+        with self._database.reading() as connection:
+            return watching.group_states(connection, run)
+
+    def last_steps(self) -> dict[str, LastStep]:
+        """By run that has steps, how many, and what the last one measured."""
+        with self._database.reading() as connection:
+            return watching.last_steps(connection)
+
+    def step_facts(self, run: str) -> dict[int, StepFacts]:
+        """By step of a run, what the trajectories were like that it trained on."""
+        with self._database.reading() as connection:
+            return watching.step_facts(connection, run)
+
+    def mark(self, kind: Literal["runs", "run", "trajectory"], id: str = "") -> str:
+        """A text that is another one once something of it has changed. Raises NotStored."""
+        with self._database.reading() as connection:
+            if kind == "runs":
+                return watching.runs_mark(connection)
+            return {"run": watching.run_mark, "trajectory": watching.trajectory_mark}[kind](connection, id)
 
     # Upkeep
 

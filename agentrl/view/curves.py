@@ -1,0 +1,98 @@
+"""The curves of a run, from its steps in the store and from the metrics file in its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentrl.overview import events
+from agentrl.store import RunRecord, StepRecord, Store
+from agentrl.view.charts import Chart
+
+Events = Sequence[dict[str, Any]]
+NUM_SPANS = 40
+"""Of the time in which a run's rollouts began."""
+MORE = ("grad_norm", "entropy", "kl", "clip_share", "ratio_max", "learning_rate", "tokens_per_s", "zero_variance_share")
+"""Of the metrics, those that have a curve of their own further down."""
+
+
+def curves(store: Store, run: RunRecord) -> list[Chart]:
+    """Those that have anything to show."""
+    steps = [step for step in store.steps(run.id) if not step.abandoned and step.metrics]
+    told = events(Path(run.folder)) if run.folder else ()
+    charts = [*_learnt(steps), *_played(store, run, steps), *_told(told), _endings(store, run)]
+    return [chart for chart in charts if chart.series]
+
+
+def more_curves(store: Store, run: RunRecord) -> list[Chart]:
+    """The rest of the metrics that matter."""
+    steps = [step for step in store.steps(run.id) if not step.abandoned and step.metrics]
+    told = [event for event in _of_kind(events(Path(run.folder)), "step")]
+    charts = [Chart.of(name, {name: _metric(steps, name) or _values(told, name)}) for name in MORE]
+    return [chart for chart in charts if chart.series]
+
+
+def _learnt(steps: Sequence[StepRecord]) -> Iterator[Chart]:
+    rewards = {name: _metric(steps, f"reward_{name}") for name in ("mean", "min", "max")}
+    yield Chart.of("reward", rewards)
+    yield Chart.of("loss", {"loss": _metric(steps, "loss")})
+    gaps = {name: _metric(steps, f"mismatch_{key}") for name, key in (("mean", "logprob_mean"), ("kl", "kl"))}
+    yield Chart.of("mismatch of engine and trainer, nats", gaps)
+
+
+def _played(store: Store, run: RunRecord, steps: Sequence[StepRecord]) -> Iterator[Chart]:
+    facts = store.step_facts(run.id)
+    known = [(step.ordinal, facts[step.id]) for step in steps if step.id in facts]
+    yield Chart.of("turns of a rollout", {"mean": [(x, one.turns_mean) for x, one in known]})
+    yield Chart.of("ids sampled in a rollout", {"mean": [(x, one.sampled_mean) for x, one in known]})
+    yield Chart.of("staleness, versions", {"most": [(x, one.staleness) for x, one in known]})
+
+
+def _told(told: Events) -> Iterator[Chart]:
+    measured = {
+        f"{sampling}": [
+            (e["ordinal"], e.get("success")) for e in _of_kind(told, "eval") if e.get("sampling") == sampling
+        ]
+        for sampling in ("greedy", "sampled")
+    }
+    yield Chart.of("held-out success", measured)
+    steps = list(_of_kind(told, "step"))
+    phases = list(dict.fromkeys(name for event in steps for name in event.get("seconds", {})))
+    spent = {name: [(e["ordinal"], e.get("seconds", {}).get(name)) for e in steps] for name in phases}
+    yield Chart.of("seconds by phase", spent)
+
+
+def _endings(store: Store, run: RunRecord) -> Chart:
+    """How many rollouts ended in each way, over time."""
+    found = store.endings(run.id, NUM_SPANS)
+    if not found:
+        return Chart("endings", [])
+    first, seconds = found[0].start, found[0].seconds
+    counts = {(str(one.stop_reason or "running"), round((one.start - first) / seconds)): one.num for one in found}
+    series = {
+        reason: [(place * seconds / 60, counts.get((reason, place), 0)) for place in range(NUM_SPANS)]
+        for reason in dict.fromkeys(reason for reason, _ in counts)
+    }
+    return Chart.of("endings of rollouts", series, "minute")
+
+
+def _of_kind(told: Events, kind: str) -> Iterator[dict[str, Any]]:
+    """A resumed run measures some steps again: the last event of each counts."""
+    last = {
+        (e["ordinal"], e.get("sampling")): e for e in told if e.get("kind") == kind and _is_number(e.get("ordinal"))
+    }
+    yield from sorted(last.values(), key=lambda event: event["ordinal"])
+
+
+def _metric(steps: Sequence[StepRecord], name: str) -> list[tuple[float, float | None]]:
+    found = [(step.ordinal, (step.metrics or {}).get(name)) for step in steps]
+    return [(x, y) for x, y in found if y is not None]
+
+
+def _values(told: Events, name: str) -> list[tuple[float, float | None]]:
+    return [(event["ordinal"], event.get(name)) for event in told]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)

@@ -1,0 +1,54 @@
+"""A reader who has let himself in, and a stage that no test changes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from agentrl.store import Store
+from agentrl.view.app import make_app
+from agentrl.view.viewer import Viewer
+from tests.view.stage import Stage, set_up
+
+TOKEN = "the-token"
+
+
+@pytest.fixture(scope="session")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    return set_up(tmp_path_factory.mktemp("view"))
+
+
+@pytest.fixture(scope="session")
+def app(stage: Stage) -> Iterator[object]:
+    with Store.open(stage.database, read_only=True) as store:
+        yield make_app(Viewer(store=store, database=stage.database), TOKEN)
+
+
+def client_of(app: object) -> httpx.AsyncClient:
+    """A stranger's browser."""
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)  # type: ignore[arg-type]
+    return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8123", follow_redirects=True)
+
+
+@pytest.fixture
+async def stranger(app: object) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(app) as client:
+        yield client
+
+
+@pytest.fixture
+async def reader(stranger: httpx.AsyncClient) -> httpx.AsyncClient:
+    await stranger.get("/", params={"token": TOKEN})
+    return stranger
+
+
+@asynccontextmanager
+async def reading(database: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A reader of another database."""
+    with Store.open(database, read_only=True) as store:
+        async with client_of(make_app(Viewer(store=store, database=database), TOKEN)) as client:
+            await client.get("/", params={"token": TOKEN})
+            yield client
