@@ -166,7 +166,7 @@ class SweBench(Environment):
         swe = swe_task(task)
         if not swe.gold_patch or not {"bash", "submit"} <= set(self.config.tools):
             return None
-        apply = apply_line(swe.gold_patch, is_reversed=swe.gold_is_reversed)
+        apply = apply_command(swe.gold_patch, is_reversed=swe.gold_is_reversed)
         return lambda messages: (
             _call("submit", {}) if messages[-1].role == "tool" else _call("bash", {"command": apply})
         )
@@ -179,6 +179,7 @@ class SweBench(Environment):
 
 
 EMPTY = "nothing was changed"
+END_OF_PATCH = "END"
 NOTHING = dict.fromkeys(
     ("resolved", "fail_to_pass", "pass_to_pass", "patch_applies", "tampered", "tests_timed_out"), 0.0
 )
@@ -189,10 +190,14 @@ def swe_task(task: Task) -> SweTask:
     return SweTask.model_validate(task.data["task"])
 
 
-def apply_line(patch: str, *, is_reversed: bool = False) -> str:
-    """A line of the shell that applies a patch, whatever characters are in it."""
+def apply_command(patch: str, *, is_reversed: bool = False) -> str:
+    """What applies a patch in the shell: a text as it is, so that a model can imitate it, and all else encoded."""
+    apply = f"git apply --whitespace=nowarn {'-R ' if is_reversed else ''}-"
+    lines = patch.split("\n")
+    if lines[-1] == "" and all(line.replace("\t", "").isprintable() for line in lines) and END_OF_PATCH not in lines:
+        return f"{apply} <<'{END_OF_PATCH}'\n{patch}{END_OF_PATCH}"
     text = base64.b64encode(patch.encode("utf-8", "surrogateescape")).decode()
-    return f"echo {text} | base64 -d | git apply --whitespace=nowarn {'-R ' if is_reversed else ''}-"
+    return f"echo {text} | base64 -d | {apply}"
 
 
 def _not_gradable(data: dict[str, Any], patch: bytes) -> str | None:
