@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 
 import pytest
 
 from agentrl.sandboxes.bubblewrap import BubblewrapBackend, BubblewrapOptions
+from tests.boxes import need_bubblewrap
 
 
 @pytest.fixture(scope="session")
 def _bubblewrap_runs() -> None:
-    missing = asyncio.run(BubblewrapBackend(BubblewrapOptions(), run="probe").preflight()).missing
-    if missing:
-        assert os.environ.get("CI") != "true", missing
-        pytest.skip(f"bubblewrap can't start boxes here: {missing[0]}")
+    asyncio.run(need_bubblewrap())
 
 
 @pytest.fixture
