@@ -196,7 +196,7 @@ diff --git a/tests/test_core.py b/tests/test_core.py
      assert double(2) == 4
 +    assert double(3) == 6
 """
-FUZZY = GOLD.replace(" def add(a, b):", " def add(a,  b):").replace("@@ -1,2 +1,2 @@", "@@ -1,2 +1,2 @@ x")
+FUZZY = GOLD.replace(" def add(a, b):", " def add(a,  b):")
 
 
 @pytest.fixture(scope="module")
