@@ -17,7 +17,8 @@ DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "swe_bench.md").read_text()
 COMMANDS = [line.removeprefix("$ agentrl ") for line in re.findall(r"^\$ .*", PAGE, re.M)]
 SMALLER = [
-    "sft.demonstrations=1", "sft.steps=1", "sft.batch_size=1", "sft.optimizer=adamw", "eval.tasks=1", "eval.sampled=false", "algorithm.group_size=2",
+    "sft.demonstrations=1", "sft.steps=1", "sft.batch_size=1", "sft.optimizer=adamw",
+    "eval.tasks=1", "eval.sampled=false", "algorithm.group_size=2",
     "algorithm.groups_per_step=1", "train.steps=1", "limits.max_turn_tokens=4", "limits.max_turns=1",
     "runs_dir=runs", "model.cache_dir=cache",
 ]  # fmt: skip
