@@ -12,9 +12,9 @@ from pathlib import Path
 
 from agentrl.errors import SandboxError, SandboxFault
 
-MODULES = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments")
-LEFT_OUT = ("pygments/lexers/", "pygments/styles/")
-KEPT = ("__init__", "_mapping", "python", "special", "diff", "default")
+MODULES = ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments")
+LEFT_OUT = ("pygments/lexers/", "pygments/styles/", "pygments/formatters/", "packaging/licenses/")
+KEPT = ("__init__", "_mapping", "python", "special", "diff", "default", "terminal")
 """Of pygments what pytest colours with."""
 STAMP = (2000, 1, 1, 0, 0, 0)
 
@@ -29,7 +29,8 @@ def pytest_bundle() -> bytes:
     with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive, tempfile.TemporaryDirectory() as folder:
         for module in MODULES:
             for name, path in _files(module):
-                archive.writestr(zipfile.ZipInfo(name, STAMP), path.read_bytes())
+                # Another version of Python compiles the sources; this one seldom reads them.
+                archive.writestr(zipfile.ZipInfo(name, STAMP), path.read_bytes(), zipfile.ZIP_DEFLATED)
                 compiled = Path(folder, "compiled")
                 py_compile.compile(
                     str(path), str(compiled), dfile=name, doraise=True,

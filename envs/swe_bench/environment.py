@@ -20,8 +20,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, Oracle, StepResult
+from agentrl.environment import Attack, Environment, EnvironmentConfig, EnvironmentContext, Oracle, StepResult, scripted
 from agentrl.envs.swe_bench import records, sources
+from agentrl.envs.swe_bench.attacks import attacks_on
 from agentrl.envs.swe_bench.grade import Measured, measure
 from agentrl.envs.swe_bench.prepare import Baseline, TaskError, ask, offer_pytest, prepare
 from agentrl.envs.swe_bench.task import SweTask
@@ -94,6 +95,7 @@ class SweBench(Environment):
 
     def __init__(self, config: EnvironmentConfig) -> None:
         super().__init__(config)
+        self.max_garbage_reward = APPLIES_REWARD if self.config.reward == "shaped" else 0.0
         self.tools: Sequence[Tool] = [TOOLS[name] for name in dict.fromkeys(self.config.tools)]
         self._task: SweTask | None = None
         self._box: Sandbox | None = None
@@ -170,6 +172,20 @@ class SweBench(Environment):
         return lambda messages: (
             _call("submit", {}) if messages[-1].role == "tool" else _call("bash", {"command": apply})
         )
+
+    def attacks(self, task: Task) -> Sequence[Attack]:
+        """Cheats that are played in the shell; none where a tool is missing for that."""
+        if not {"bash", "submit"} <= set(self.config.tools):
+            return ()
+        commands = attacks_on(swe_task(task)).items()
+        return [
+            Attack(
+                name=name,
+                policy=scripted(_call("bash", {"command": command}), _call("submit", {})),
+                max_reward=self.max_garbage_reward,
+            )
+            for name, command in commands
+        ]
 
     @classmethod
     def _graded(cls, mode: str, parts: dict[str, float], num_errors: int, output: str) -> Grade:

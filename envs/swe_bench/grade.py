@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from agentrl.envs.swe_bench import script
+from agentrl.envs.swe_bench import log_parsers, script
 from agentrl.envs.swe_bench.patch import Change, normalised, not_allowed
 from agentrl.envs.swe_bench.prepare import ask, encoded, lacking_pytest, prepare
 from agentrl.envs.swe_bench.run_tests import run_tests
@@ -67,6 +67,7 @@ async def measure(box: Sandbox, task: SweTask, patch: bytes, baseline: str | Non
     try:
         if bundle is not None:
             report = await run_tests(box, task, bundle, kept, deadline)
+            report = replace(report, statuses=log_parsers.as_written(task.log_parser, report.statuses))
         else:
             report = await script.run(box, task, deadline)
     except SandboxError as error:

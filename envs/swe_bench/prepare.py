@@ -30,7 +30,7 @@ os.makedirs(folder, exist_ok=True)
 with open(os.path.join(folder, "agentrl-pytest.pth"), "w") as file:
     file.write(sys.argv[1] + "\\n")
 """
-HAS_PYTEST = "import sys\ntry: import pytest\nexcept ImportError: sys.exit(9)"
+HAS_PYTEST = "import sys; from importlib.util import find_spec; sys.exit(0 if find_spec('pytest') else 9)"
 NO_PYTEST = 9
 
 

@@ -11,6 +11,7 @@ Python 3.6, pytest 6 or later.
 import contextlib
 import hashlib
 import json
+import operator
 import os
 import random
 import sys
@@ -80,22 +81,29 @@ def no_fingerprint() -> "Any":
 
 def make_fingerprint() -> "Any":
     """A function that names what was replaced since then in pytest, pluggy and unittest; None: nothing was."""
-    kept: list[tuple[Any, str, Any, Any]] = []
+    kept: list[tuple[str, Any, list[str], list[Any]]] = []
     function = type(make_fingerprint)
+    kinds = (function, type, property, staticmethod, classmethod)
     for name, module in sorted(sys.modules.items()):
         if name in FINGERPRINTED_MODULES or name.split(".")[0] in FINGERPRINTED:
             places = [module] + [each for each in vars(module).values() if isinstance(each, type)]
             for place in places:
                 if place is module or getattr(place, "__module__", None) == name:
-                    for word, value in list(vars(place).items()):
-                        if isinstance(value, (function, type, property, staticmethod, classmethod)):
-                            kept.append((place, word, value, getattr(value, "__code__", None)))
+                    values = {word: value for word, value in vars(place).items() if isinstance(value, kinds)}
+                    kept.append((place.__name__, vars(place), list(values), list(values.values())))
+    inner = [getattr(each, "__func__", getattr(each, "fget", each)) for _, _, _, values in kept for each in values]
+    functions = [each for each in inner if isinstance(each, function)]
+    codes = [each.__code__ for each in functions]
+    # It is asked after every test, of thousands of names: so without loops, or words that the tests could redefine.
+    every, apply, is_same, code_of = all, map, operator.is_, operator.attrgetter("__code__")
 
     def replaced() -> "Any":
-        for place, word, value, code in kept:
-            now = vars(place).get(word)
-            if now is not value or getattr(now, "__code__", None) is not code:
-                return "{}.{}".format(getattr(place, "__name__", "?"), word)
+        for place, names, words, values in kept:
+            if not every(apply(is_same, apply(names.get, words), values)):
+                now = [word for word, value in zip(words, values) if names.get(word) is not value]  # noqa: B905
+                return ".".join([place, *now[:1]])
+        if not every(apply(is_same, apply(code_of, functions), codes)):
+            return "the code of pytest"
         return None
 
     return replaced

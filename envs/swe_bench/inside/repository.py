@@ -41,7 +41,8 @@ SETTINGS = {
 }
 BYTE_FOR_BYTE = "* -text -ident !eol !filter !working-tree-encoding !diff !merge !whitespace\n"
 """Attributes: what the repository's own say about line ends, filters and diffs changes no byte of a patch."""
-NEVER_TAKEN = "__pycache__/\n*.py[co]\n.pytest_cache/\n.mypy_cache/\n.ruff_cache/\n.hypothesis/\n"
+NEVER_TAKEN = "__pycache__/\n*.py[co]\n.pytest_cache/\n.mypy_cache/\n.ruff_cache/\n.hypothesis/\nagentrl-pytest.pth\n"
+"""What tests leave behind, and what we give to a Python without pytest: it may live in the repository's folder."""
 MAX_CHANGED_BYTES = 1 << 26
 """Of the files that changed, before a diff is made of them."""
 SYMLINK = "120000"

@@ -16,6 +16,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agentrl.envs.swe_bench.log_parsers import PARSERS, PREFIX
+from agentrl.envs.swe_bench.prepare import TaskError
 from agentrl.envs.swe_bench.task import SweTask
 from agentrl.envs.swe_bench.verdict import Report, Status
 
@@ -34,7 +35,7 @@ STATUSES: dict[str, Status] = {
 }
 
 
-class LogParserError(RuntimeError):
+class LogParserError(TaskError):
     """A task whose log can't be read here. It names the task; nothing is measured."""
 
 

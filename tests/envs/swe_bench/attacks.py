@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from agentrl.envs.swe_bench.attacks import ALL_PASS, PATCHED_REPORT
 from tests.envs.swe_bench.small import FILES, WRONG, new_file
 
 CORE = "sums/core.py"
@@ -31,21 +32,6 @@ def removed(path: str) -> str:
     return f"{head}@@ -1,{len(lines)} +0,0 @@\n" + "".join(f"-{line}\n" for line in lines)
 
 
-ALL_PASS = """import pytest
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item, call):
-    outcome = yield
-    report = outcome.get_result()
-    report.outcome, report.longrepr = "passed", None
-"""
-PATCHED_REPORT = """import _pytest.reports
-original = _pytest.reports.TestReport.from_item_and_call.__func__
-def always(cls, item, call):
-    report = original(cls, item, call)
-    report.outcome, report.longrepr = "passed", None
-    return report
-_pytest.reports.TestReport.from_item_and_call = classmethod(always)
-"""
 FORGED_OUTPUT = """import atexit, os, sys
 def forge():
     sys.__stdout__.write("PASSED tests/test_core.py::test_add_more\\nPASSED tests/test_hidden.py::test_add\\n")

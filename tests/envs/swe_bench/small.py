@@ -47,10 +47,13 @@ GOLD = """\
 diff --git a/sums/core.py b/sums/core.py
 --- a/sums/core.py
 +++ b/sums/core.py
-@@ -1,2 +1,2 @@
+@@ -1,5 +1,5 @@
  def add(a, b):
 -    return a - b
 +    return a + b
+ 
+ 
+ def double(a):
 """
 F2P = ("tests/test_core.py::test_add_more", "tests/test_hidden.py::test_add")
 P2P = ("tests/test_core.py::test_double",)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from agentrl.types import Grade
+from agentrl.envs.swe_bench.attacks import attacks_on
+from agentrl.envs.swe_bench.environment import PATCH, SweBench, SweBenchConfig
+from agentrl.types import Grade, Task
 from tests.envs.swe_bench.attacks import ALWAYS_EQUAL, ATTACKS, FIND, LINES, library
-from tests.envs.swe_bench.small import FILES, GOLD, as_task, grade_all, swe_task, write
+from tests.envs.swe_bench.small import FILES, GOLD, as_task, box_of, context, grade_all, swe_task, write
 
 GET_THROUGH = {
     "always equal": library(ALWAYS_EQUAL, add="    return Same(5)\n"),
@@ -36,19 +39,51 @@ def forge():
 }
 
 
+IN_THE_SHELL = attacks_on(swe_task(Path("/")))
+
+
 @pytest.fixture(scope="module")
-def grades(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Grade]:
-    folder = write(tmp_path_factory.mktemp("sums"), FILES)
+def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
+    return as_task(swe_task(write(tmp_path_factory.mktemp("sums"), FILES), timeout_s=60.0))
+
+
+@pytest.fixture(scope="module")
+def in_the_shell(task: Task) -> dict[str, bytes]:
+    """What the commands that `agentrl env check` plays make of the repository, one after the other."""
+
+    async def patches() -> dict[str, bytes]:
+        env = SweBench(SweBenchConfig())
+        async with box_of(task) as box:
+            await env.reset(task, context(box))
+            found = {}
+            for name, command in IN_THE_SHELL.items():
+                await box.exec(command, timeout_s=60)
+                found[name] = (await env.collect()).files[PATCH]
+                await box.exec("git checkout -q . && git clean -qfd", timeout_s=60)
+        return found
+
+    return asyncio.run(patches())
+
+
+@pytest.fixture(scope="module")
+def grades(task: Task, in_the_shell: dict[str, bytes]) -> dict[str, Grade]:
     patches = {name: patch.encode() for name, patch in {**ATTACKS, **GET_THROUGH, "gold": GOLD}.items()}
-    return grade_all(as_task(swe_task(folder, timeout_s=60.0)), patches)
+    return grade_all(task, patches | in_the_shell)
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+def test_the_attacks_of_the_shell_change_something_else_each(in_the_shell: dict[str, bytes]) -> None:
+    assert len(set(in_the_shell.values()) - {b""}) == len(IN_THE_SHELL)
+    assert [attack.name for attack in SweBench(SweBenchConfig()).attacks(as_task(swe_task(Path("/"))))] == [
+        *IN_THE_SHELL
+    ]
+
+
+@pytest.mark.parametrize("name", [*ATTACKS, *IN_THE_SHELL])
 def test_an_attack_is_worth_nothing(grades: dict[str, Grade], name: str) -> None:
     assert grades[name].reward == 0.0 and grades[name].parts["resolved"] == 0.0, grades[name].output
 
 
-def test_the_real_solution_is_paid_beside_them(grades: dict[str, Grade], tmp_path: Path) -> None:
+def test_the_real_solution_is_paid_beside_them(grades: dict[str, Grade]) -> None:
     assert grades["gold"].reward == 1.0, grades["gold"].output
 
 

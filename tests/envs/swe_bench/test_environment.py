@@ -185,7 +185,7 @@ async def test_empty_and_too_large_patches_are_outcomes_of_their_own(folder: Pat
 
 # ------------------------------------------------------------------------------------------ the grade
 
-HANGS = library("", add="    while True: pass\n")
+HANGS = library("import time", add="    while True: time.sleep(1)\n")
 HARMLESS = """\
 diff --git a/tests/test_core.py b/tests/test_core.py
 --- a/tests/test_core.py
@@ -196,7 +196,7 @@ diff --git a/tests/test_core.py b/tests/test_core.py
      assert double(2) == 4
 +    assert double(3) == 6
 """
-FUZZY = GOLD.replace(" def add(a, b):", " def add(a,  b):").replace("@@ -1,2 +1,2 @@", "@@ -1,2 +1,2 @@ x")
+FUZZY = GOLD.replace(" def add(a, b):", " def add(a,  b):")
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from agentrl.envs.swe_bench.log_parsers import foreign
 from agentrl.envs.swe_bench.log_parsers.foreign import LogParserError
 from agentrl.envs.swe_bench.script import marked, run
 from agentrl.envs.swe_bench.task import SweTask
-from agentrl.envs.swe_bench.verdict import Report
+from agentrl.envs.swe_bench.verdict import Report, judge
 from agentrl.errors import SandboxError
 from agentrl.sandbox import Sandbox, SandboxSpec
 from tests.boxes import best_box
@@ -133,6 +133,16 @@ async def test_the_exit_code_that_a_script_has_kept_is_the_tests() -> None:
     lines = marked(f"a\n{START}\ntests\nSWEBENCH_TEST_EXIT_CODE=$?\n{END}\ntidy up", "WORD").split("\n")
     assert lines[0] == "a" and "WORD" in lines[1]
     assert lines[2:] == ["tests", "SWEBENCH_TEST_EXIT_CODE=$?", 'exit "${SWEBENCH_TEST_EXIT_CODE:-$?}"', ""]
+
+
+async def test_what_limits_md_says_gets_through_does(box: Sandbox) -> None:
+    """Where this fails, the page has something to take back."""
+    code = "import os; print('test_b (__main__.Case.test_b) ... ok', flush=True); os._exit(0)"
+    await box.write("tests.py", f"{code}\n{UNITTEST.format(2)}".encode())
+    decides = {"log_parser": "django", "fail_to_pass": ("test_b (__main__.Case.test_b)",)}
+    report = await ran(box, f"{START}\npython3 tests.py\n{END}", **decides)
+    assert judge(task("", **decides), report).resolved
+    assert "| forged lines get through |" in (Path(__file__).parents[3] / "docs" / "limits.md").read_text()
 
 
 # ---------------------------------------------------------------------------------------- parsers of swebench
