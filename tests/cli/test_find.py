@@ -59,7 +59,7 @@ def test_a_table_is_printed_and_the_next_page_is_told(database: str, capsys: pyt
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["--step", "0"], 2, "--step needs the run that trained"),
+        (["--step", "0"], 2, "a step needs the run that trained"),
         (["--step", "0", "--run", "toy run"], 2, "has no step 0"),
         (["--min-reward", "1", "--max-reward", "0"], 2, "no reward is at least 1"),
         (["--run", "nope"], 1, "no run id starts with 'nope'"),
