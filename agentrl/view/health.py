@@ -18,7 +18,7 @@ from agentrl.view.live import Live
 from agentrl.view.search import RUNS
 from agentrl.view.viewer import Viewer, viewer_of
 
-RECENT = 2000
+RECENT = 1000
 """Of the newest trajectories is told what was slow."""
 SHOWN = 12
 """Tools, calls and episodes that are listed."""
