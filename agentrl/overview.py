@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentrl.interrupts import is_locked
-from agentrl.types import GroupState
 
 if TYPE_CHECKING:
     from agentrl.store.records import LastStep, RunRecord
@@ -94,7 +93,6 @@ def detail_of(store: Store, record: RunRecord) -> dict[str, Any]:
     steps = store.steps(record.id)
     last = next((step.metrics for step in reversed(steps) if step.metrics and not step.abandoned), None)
     rollouts = {str(one.stop_reason or "running"): one.num for one in store.endings(record.id)}
-    states = {str(state): len(store.queue.groups(record.id, states=[state])) for state in GroupState}
     return _summary(record, store.last_steps().get(record.id)) | {
         "finished": record.finished_at,
         "seed": record.seed,
@@ -102,7 +100,7 @@ def detail_of(store: Store, record: RunRecord) -> dict[str, Any]:
         "packages": record.packages,
         "versions": sum(not version.abandoned for version in store.versions(record.id)),
         "abandoned_steps": sum(step.abandoned for step in steps),
-        "groups": {state: num for state, num in states.items() if num},
+        "groups": store.group_states(record.id),
         "rollouts": rollouts,
         "last_metrics": last,
         "config": record.config,

@@ -14,22 +14,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import random
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
 
 from agentrl.store import Store
-from agentrl.types import Grade, Message, Sample, StopReason, Trajectory, Turn
+from agentrl.types import Grade, Message, Sample, Sampler, StopReason, Trajectory, Turn
 from agentrl.view.app import make_app
 from agentrl.view.viewer import Viewer
 from benchmarks import report
-from benchmarks.store import Maker, fill
+from benchmarks.store import Clock, Maker, fill
 
 LONG_TURNS, LONG_PROMPT_IDS, LONG_SAMPLED_IDS = 200, 300, 200
 LONG = "long"
@@ -58,7 +58,8 @@ def _long_turn(maker: Maker, index: int) -> Turn:
     return Turn(
         index=index, parent=index - 1 if index else None, keep=index * (LONG_PROMPT_IDS + LONG_SAMPLED_IDS),
         prompt_ids=maker.ids(LONG_PROMPT_IDS), sampled_ids=maker.ids(LONG_SAMPLED_IDS),
-        logprobs=maker.logprobs(LONG_SAMPLED_IDS), calls=[], started_at=1e9 + index, timings={"sample": 0.5},
+        logprobs=maker.logprobs(LONG_SAMPLED_IDS), calls=[], sampler=Sampler.SCRIPTED,
+        started_at=1e9 + index, timings={"sample": 0.5},
         prompt_messages=[Message(role="user", content=maker.text(1200))],
         message=Message(role="assistant", content=maker.text(800)),
     )  # fmt: skip
@@ -82,15 +83,17 @@ def pages(store: Store) -> dict[str, list[str]]:
     }
 
 
-async def seconds(client: httpx.AsyncClient, addresses: Sequence[str]) -> list[float]:
-    """Of each. Raises HTTPStatusError for a page that isn't there."""
-    spent = []
+async def seconds(client: httpx.AsyncClient, addresses: Sequence[str]) -> tuple[float, float]:
+    """(wall, CPU): medians. Raises HTTPStatusError for a page that isn't there."""
+    walls, cpus = [], []
     for address in addresses:
-        began = time.perf_counter()
-        answer = await client.get(address)
-        spent.append(time.perf_counter() - began)
+        clock = Clock()
+        with clock.running():
+            answer = await client.get(address)
+        walls.append(clock.wall_s)
+        cpus.append(clock.cpu_s)
         answer.raise_for_status()
-    return spent
+    return statistics.median(walls), statistics.median(cpus)
 
 
 async def measure(store: Store, long_id: str) -> bool:
@@ -101,11 +104,14 @@ async def measure(store: Store, long_id: str) -> bool:
         spent = {kind: await seconds(client, addresses) for kind, addresses in pages(store).items()}
         page = await seconds(client, [f"/trajectory/{long_id}"] * 5)
         tokens = await seconds(client, [f"/tokens/{turn}/{long_id}?part=1" for turn in range(0, LONG_TURNS, 20)])
-    medians = {kind: round(1000 * statistics.median(values), 1) for kind, values in spent.items()}
-    long = {"page": round(statistics.median(page), 3), "tokens_of_a_turn": round(statistics.median(tokens), 3)}
+    for kind, (wall, cpu) in spent.items():
+        print(f"  {kind:12} {1000 * wall:8.1f} ms, {1000 * cpu:8.1f} of CPU")
+    medians = {kind: round(1000 * wall, 1) for kind, (wall, _) in spent.items()}
+    long = {"page": round(page[0], 3), "page_cpu": round(page[1], 3), "tokens_of_a_turn": round(tokens[0], 3)}
+    load = {"load": round(os.getloadavg()[0], 1)}
     oks = [
-        report("view_page_ms", medians, "each median <= 200", max(medians.values()) <= 200),
-        report("view_long_trajectory_s", long, "page <= 1", long["page"] <= 1),
+        report("view_page_ms", medians | load, "each median <= 200", max(medians.values()) <= 200),
+        report("view_long_trajectory_s", long | load, "page <= 1", long["page"] <= 1),
     ]
     return all(oks)
 

@@ -86,6 +86,7 @@ class Database:
     """The path, or the URL without its password."""
     busy_timeout_s: float
     """How long a write waits for another process's."""
+    read_only: bool
 
     @classmethod
     def open(cls, target: str | Path, busy_timeout_s: float, *, read_only: bool = False) -> Database:
@@ -93,7 +94,7 @@ class Database:
         url = _parse_url(target)
         backend = sqlite if url.get_backend_name() == "sqlite" else postgresql
         engine = backend.open_engine(url, busy_timeout_s, read_only=read_only)
-        return cls(engine=engine, location=_location(url), busy_timeout_s=busy_timeout_s)
+        return cls(engine=engine, location=_location(url), busy_timeout_s=busy_timeout_s, read_only=read_only)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -111,6 +112,8 @@ class Database:
 
         Errors leave as they come, for the writer tells them apart (see `error`).
         """
+        if self.read_only:
+            raise StoreError(f"{self.location} was opened to be read only")
         with self.engine.begin() as connection:
             wait_s = None if patient else min(IMPATIENT_S, self.busy_timeout_s)
             self._backend.begin_writing(connection, wait_s, self.busy_timeout_s)

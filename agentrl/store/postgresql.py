@@ -16,7 +16,10 @@ CONNECTING = {"connect_timeout": 10, "client_encoding": "utf8", "keepalives_idle
 
 
 def open_engine(url: URL, busy_timeout_s: float, *, read_only: bool) -> Engine:
-    """An engine for a server. Nothing is connected yet. Raises StoreError where the URL can't be used."""
+    """An engine for a server. Nothing is connected yet. Raises StoreError where the URL can't be used.
+
+    `read_only` changes nothing here: transactions that read are so in any case.
+    """
     if {"password", "sslpassword"} & set(url.query):
         raise StoreError("a password in a URL's query can't be hidden: put it before the @, in PGPASSWORD or ~/.pgpass")
     arguments: dict[str, Any] = {name: value for name, value in CONNECTING.items() if name not in url.query}
@@ -26,7 +29,7 @@ def open_engine(url: URL, busy_timeout_s: float, *, read_only: bool) -> Engine:
         )
     except ImportError as error:
         raise StoreError(f"PostgreSQL needs {error.name}; install it with: pip install 'agentrl[postgres]'") from error
-    _set_up(engine, busy_timeout_s, read_only)
+    _set_up(engine, busy_timeout_s)
     return engine
 
 
@@ -51,7 +54,7 @@ def _milliseconds(seconds: float) -> int:
     return max(1, round(seconds * 1000))
 
 
-def _set_up(engine: Engine, busy_timeout_s: float, read_only: bool) -> None:
+def _set_up(engine: Engine, busy_timeout_s: float) -> None:
     """Each connection waits for locks for `busy_timeout_s`; the server notices within two minutes that we are gone."""
 
     @event.listens_for(engine, "connect")
@@ -65,7 +68,6 @@ def _set_up(engine: Engine, busy_timeout_s: float, read_only: bool) -> None:
                 "with createdb --encoding UTF8 --template template0"
             )
         connection.execute(f"SET lock_timeout = {_milliseconds(busy_timeout_s)}")
-        connection.execute(f"SET default_transaction_read_only = {read_only}")
         connection.execute("SET tcp_keepalives_idle = 30")
         connection.execute("SET tcp_keepalives_interval = 10")
         connection.commit()

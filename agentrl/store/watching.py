@@ -32,7 +32,7 @@ from agentrl.store.tables import (
     table,
 )
 from agentrl.store.values import read_tool_call
-from agentrl.types import CallStatus, StopReason
+from agentrl.types import CallStatus, GroupState, StopReason
 
 RECENT = 300
 """Trajectories whose changes are noticed: older ones have ended."""
@@ -127,6 +127,13 @@ def step_facts(connection: Connection, run: str) -> dict[int, StepFacts]:
         step: StepFacts(num, float(turns), float(sampled), ages.get(step))
         for step, num, turns, sampled in connection.execute(query)
     }
+
+
+def group_states(connection: Connection, run: str) -> dict[str, int]:
+    """How many groups that a run planned are in each state."""
+    query = select(Groups.state, func.count()).where(Groups.run_id == run).group_by(Groups.state)
+    counts = {state: num for state, num in connection.execute(query)}
+    return {state.value: counts[state.value] for state in GroupState if state.value in counts}
 
 
 def run_mark(connection: Connection, run: str) -> str:
