@@ -294,7 +294,6 @@ class Store:
         with self._database.reading() as connection:
             return watching.endings(connection, run, num_spans)
 
-<<<<<<< HEAD
     def slow_tools(self, run: str | None, num_recent: int, limit: int) -> list[ToolFacts]:
         """The tools whose calls took longest on average in the newest trajectories of a run, or of all runs."""
         with self._database.reading() as connection:
@@ -314,12 +313,11 @@ class Store:
         """By trajectory, `num` of its turns from `start` on as texts, without ids; None: the last ones."""
         with self._database.reading() as connection:
             return watching.replies(connection, trajectories, start, num)
-=======
+
     def group_states(self, run: str) -> dict[str, int]:
         """How many groups that a run planned are in each state."""
         with self._database.reading() as connection:
             return watching.group_states(connection, run)
->>>>>>> view
 
     def last_steps(self) -> dict[str, LastStep]:
         """By run that has steps, how many, and what the last one measured."""
