@@ -19,6 +19,8 @@ OURS = re.compile(
     "span|summary|svg|table|tbody|td|text|th|thead|title|tr|ul"
 )
 """Tags of the templates."""
+HARMFUL = re.compile("on|style|srcdoc|autofocus|http-equiv|formaction")
+"""Names of attributes."""
 LINKS = re.compile(r"[/?#](?!/)")
 """How an address on this site begins."""
 
