@@ -122,7 +122,7 @@ async def _step(stage: Stage, store: Store, run: str, ordinal: int, draw: random
     after = await store.add_version(
         run, parent=(run, ordinal), step=step, weights_hash=f"w{ordinal + 1}", ordinal=ordinal + 1
     )
-    rewards = {"reward_mean": 0.2 + 0.05 * ordinal, "reward_min": 0.0, "reward_max": 1.0, "num_groups": 2}
+    rewards = {"reward_mean": min(0.9, 0.2 + 0.05 * ordinal), "reward_min": 0.0, "reward_max": 1.0, "num_groups": 2}
     rest = {"loss": 0.1 / (1 + ordinal), "num_zero_variance_groups": 1, "mismatch_logprob_mean": 2e-6, "entropy": 0.4}
     await store.record_step(run, step, rows=rows, metrics=rewards | rest, version_after=after)
     stage.groups += groups
@@ -154,7 +154,12 @@ def rollout(
     began = BEGAN + 60 * version + draw.random() * 50
     call = ToolCall(id="call_0", name="calculator", arguments='{"expression": "1 + 1"}')
     parsed = ParsedCall(
-        call=call, status=CallStatus.OK, span=(0, 10), arguments={"expression": "1 + 1"}, result="2", seconds=0.02
+        call=call,
+        status=CallStatus.OK,
+        span=(0, 10),
+        arguments={"expression": "1 + 1"},
+        result="2",
+        seconds=0.02 * (1 + sample),
     )
     first = turn(0, "", began, draw, version, its_task.messages, [parsed])
     answer = [Message(role="tool", content="2", tool_call_id="call_0", name="calculator")]
