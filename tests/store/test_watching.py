@@ -45,7 +45,7 @@ async def test_endings_are_counted_by_spans_of_time(store: Store) -> None:
 async def test_slow_tools_calls_and_episodes_are_told_of_the_newest(store: Store) -> None:
     run, other = await start_run(store), await start_run(store)
     for number, seconds in enumerate((9.0, 1.0, 3.0)):
-        calls = [tool_call(seconds=seconds), tool_call(seconds=0.5, status=CallStatus.TIMEOUT)]
+        calls = [tool_call(seconds=seconds, status=CallStatus.OK), tool_call(seconds=0.5, status=CallStatus.TIMEOUT)]
         one = trajectory(run, id=f"t{number}", started_at=float(number), finished_at=number + seconds)
         one.turns = [turn(tool_calls=calls)]
         await record(store, one)
