@@ -55,7 +55,7 @@ async def test_slow_tools_calls_and_episodes_are_told_of_the_newest(store: Store
     assert store.slow_tools(None, 4, 5)[0].num == 6 and store.slow_tools(other, 9, 5) == []
     found = [(one.trajectory, one.turn, one.status, one.seconds) for one in store.slow_calls(run, 9, 2)]
     assert found == [("t0", 0, "ok", 9.0), ("t2", 0, "ok", 3.0)]
-    assert [one.id for one in store.longest(run, 2, 9)] == ["t2", "t1"] and store.longest(other, 9, 9) == []
+    assert [one.id for one in store.longest(run, 2, 9)] == ["t1", "t2"] and store.longest(other, 9, 9) == []
 
 
 async def test_replies_are_the_last_turns_or_those_from_one_on(store: Store) -> None:
