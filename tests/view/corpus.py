@@ -57,11 +57,9 @@ class Held:
 
     @property
     def pages(self) -> list[str]:
-        """All that show it."""
+        """All that show it, but `texts`."""
         one, run = quote(self.trajectory, safe=""), quote(self.run, safe="")
         asked = urlencode({"env": self.evil, "text": self.evil}, errors="replace")
-        places = ("error", "grade", "task", "artifacts", "0.reply", "0.reasoning", "0.prompt.0", "1.prompt.0")
-        calls = (f"0.call.0.{field}" for field in ("arguments", "result", "error"))
         return [
             f"/run/{run}",
             f"/health?run={run}",
@@ -69,10 +67,17 @@ class Held:
             f"/group/{quote(self.group, safe='')}",
             f"/trajectory/{one}",
             *(f"/tokens/{number}/{one}" for number in range(3)),
-            *(f"/text/{place}/{one}" for place in (*places, *calls)),
             f"/search?run={run}",
             f"/search?{asked}",
         ]
+
+    @property
+    def texts(self) -> list[str]:
+        """Pages of one long text each."""
+        places = ("error", "grade", "task", "artifacts", "0.reply", "0.reasoning", "0.prompt.0", "1.prompt.0")
+        calls = (f"0.call.0.{field}" for field in ("arguments", "result", "error"))
+        one = quote(self.trajectory, safe="")
+        return [f"/text/{place}/{one}" for place in (*places, *calls)]
 
 
 def fill(folder: Path) -> tuple[str, list[Held]]:
