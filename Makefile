@@ -40,7 +40,7 @@ soak: $(STAMP)
 	$(BIN)/python -m benchmarks.sandbox_soak
 	$(BIN)/python -m benchmarks.sandbox_soak --backend docker --image agentrl-test:1
 
-# PostgreSQL's programs, a Docker engine and an image for it, for the tests.
+# PostgreSQL's programs, Chromium, a Docker engine and an image for it, for the tests.
 system-deps:
 	scripts/system_deps.sh install
 	@scripts/system_deps.sh check

@@ -34,6 +34,7 @@ from benchmarks.store import Clock, Maker, fill
 LONG_TURNS, LONG_PROMPT_IDS, LONG_SAMPLED_IDS = 200, 300, 200
 LONG = "long"
 """The run of the long trajectory."""
+SEARCHES = ("min_reward=0.5", "stop_reason=max_turns", "call=failed", "version=1")
 TIMES = 15
 """Pages of each kind."""
 
@@ -78,6 +79,8 @@ def pages(store: Store) -> dict[str, list[str]]:
         "step": [f"/step/{step}/{run}" for run, step in draw.sample(steps, min(TIMES, len(steps)))],
         "group": [f"/group/{group}" for group in draw.sample(groups, TIMES)],
         "trajectory": [f"/trajectory/{id}" for id in ids],
+        "search": ["/search", *(f"/search?run={run}&{more}" for run in runs for more in SEARCHES)],
+        "health": ["/health", *(f"/health?run={run}" for run in runs)],
         "tokens": [f"/tokens/{place % 8}/{id}?part=1" for place, id in enumerate(ids)],
         "changed": [f"/changed/run/{run}" for run in runs],
     }

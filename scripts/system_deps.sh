@@ -1,5 +1,6 @@
 #!/bin/sh
-# What the tests need from the system, besides Python: PostgreSQL's programs, a Docker engine, and a test image.
+# What the tests need from the system, besides Python: PostgreSQL's programs, Chromium, a Docker engine, and a test
+# image.
 #   system_deps.sh install   brings what is missing, as root on Debian; quick where all is there
 #   system_deps.sh check     one line for each thing that is missing; its tests are skipped, or fail where CI=true
 set -eu
@@ -10,13 +11,14 @@ engine_data=/var/lib/agentrl-docker
 
 main() {
     case "${1:-}" in
-        install) install_postgresql; install_engine; make_image ;;
+        install) install_postgresql; install_chromium; install_engine; make_image ;;
         check) check ;;
         *) echo "usage: $0 install|check" >&2; exit 2 ;;
     esac
 }
 
 has_postgresql() { command -v initdb || ls /usr/lib/postgresql/*/bin/initdb; } >/dev/null 2>&1
+has_chromium() { command -v chromium; } >/dev/null 2>&1
 has_engine() { docker version; } >/dev/null 2>&1
 has_image() { docker image inspect "$image"; } >/dev/null 2>&1
 can_install() { [ "$(id -u)" = 0 ] && command -v apt-get; } >/dev/null
@@ -35,6 +37,11 @@ install_postgresql() {
     mkdir -p /etc/postgresql-common
     echo "create_main_cluster = false" >> /etc/postgresql-common/createcluster.conf
     apt_install postgresql
+}
+
+install_chromium() {
+    if has_chromium || ! can_install; then return; fi
+    apt_install chromium
 }
 
 install_engine() {
@@ -93,6 +100,7 @@ make_image() {
 
 check() {
     has_postgresql || report PostgreSQL
+    has_chromium || report Chromium
     if ! has_engine; then report "a running Docker engine"; elif ! has_image; then report "the image $image"; fi
 }
 

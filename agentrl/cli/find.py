@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from agentrl.cli.columns import print_table
 from agentrl.cli.common import add_db_argument, existing_database
-from agentrl.cli.selection import RUNNING, add_selection, selection
+from agentrl.cli.selection import add_selection, selection
 from agentrl.progress import plain
-from agentrl.types import StopReason
+from agentrl.selection import ENDINGS, RUNNING, place_of
 
 if TYPE_CHECKING:
     from agentrl.store.records import TrajectorySummary
-    from agentrl.store.store import Store
 
 COLUMNS = ("trajectory", "run", "env", "task", "ending", "turns", "reward", "started")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_selection(parser, [*map(str, StopReason), RUNNING])
+    add_selection(parser, ENDINGS)
     parser.add_argument("--limit", type=_count, default=20, metavar="N", help="at most so many (20)")
     parser.add_argument("--after", metavar="TRAJECTORY", help="go on behind this one: the next page")
     parser.add_argument("--json", action="store_true", help="print JSON: for scripts")
@@ -34,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
 
     with Store.open(existing_database(options.db)) as store:
         found = store.find_trajectories(
-            limit=options.limit, after=_place(store, options.after), **selection(store, options)
+            limit=options.limit, after=place_of(store, options.after), **selection(store, options)
         )
     if options.json:
         print(json.dumps([plain(asdict(one)) for one in found], indent=2))
@@ -51,13 +50,6 @@ def _count(text: str) -> int:
     if int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text} is less than 1")
     return int(text)
-
-
-def _place(store: Store, after: str | None) -> tuple[float, str] | None:
-    if after is None:
-        return None
-    trajectory = store.load_trajectory(store.resolve("trajectory", after))
-    return trajectory.started_at, trajectory.id
 
 
 def _row(one: TrajectorySummary) -> list[Any]:

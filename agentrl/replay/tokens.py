@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +17,7 @@ LOGPROB_BOUNDS = (-0.1, -1.0, -3.0)
 
 def decoder(folder: str | None) -> Decode | None:
     """What shows ids as text; None where the model folder isn't there. Raises ModelError where it has no tokenizer."""
-    if folder is None or not Path(folder).is_dir():
+    if folder is None or not os.path.isdir(folder):  # False too for what can't be a path, where Path raises
         return None
     file = Path(folder) / "tokenizer.json"
     if file.is_file():

@@ -5,7 +5,9 @@ from agentrl.store.queue import Queue
 from agentrl.store.recorder import SqlRecorder
 from agentrl.store.records import (
     ClaimState,
+    Endings,
     Lease,
+    Reply,
     RunRecord,
     RunStatus,
     StepRecord,
@@ -19,8 +21,10 @@ from agentrl.store.store import Store
 
 __all__ = [
     "ClaimState",
+    "Endings",
     "Lease",
     "Queue",
+    "Reply",
     "RunRecord",
     "RunStatus",
     "Selection",

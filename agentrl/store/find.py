@@ -16,13 +16,27 @@ from agentrl.errors import NotStored
 from agentrl.store.mentions import mentions, reasoning_of
 from agentrl.store.records import RunRecord, RunStatus, StepRow, TrajectorySummary
 from agentrl.store.sealing import clean_text, unseal
-from agentrl.store.tables import Blobs, Grades, Groups, Runs, StepRows, Tasks, ToolCalls, Trajectories, Turns, table
+from agentrl.store.tables import (
+    Blobs,
+    EngineCalls,
+    Grades,
+    Groups,
+    Runs,
+    StepRows,
+    Tasks,
+    ToolCalls,
+    Trajectories,
+    Turns,
+    table,
+)
 from agentrl.store.values import read_step_row
-from agentrl.types import Purpose, StopReason
+from agentrl.types import CallStatus, Purpose, StopReason
 from agentrl.visible import visible
 
 Kind = Literal["run", "group", "trajectory"]
 
+FAILED_CALLS = [status.value for status in CallStatus if status not in (CallStatus.OK, CallStatus.NOT_RUN)]
+"""What a call comes to that goes wrong."""
 _EARLIER = aliased(Grades)
 _LATEST_GRADE = select(func.max(_EARLIER.id)).where(_EARLIER.trajectory_id == Trajectories.id).scalar_subquery()
 
@@ -46,6 +60,10 @@ class Selection(TypedDict, total=False):
     max_reward: float | None
     step: tuple[str, int] | None
     """(run, step) that trained on it."""
+    version: int | None
+    """That sampled some of its ids; ids of versions are a run's own."""
+    call: CallStatus | Literal["failed"] | None
+    """How a tool call of it ended; failed: in any way that is wrong."""
     text: str | None
     """Somewhere in what its models wrote, its tools gave or it was asked, in upper or lower case."""
     ids: Sequence[str] | None
@@ -121,6 +139,17 @@ def _trained_by(step: tuple[str, int]) -> ColumnElement[bool]:
     return Trajectories.id.in_(rows)
 
 
+def _sampled_by(version: int) -> ColumnElement[bool]:
+    calls = select(EngineCalls.turn).where(EngineCalls.trajectory_id == Trajectories.id, EngineCalls.version == version)
+    return calls.exists()
+
+
+def _has_call(status: CallStatus | Literal["failed"]) -> ColumnElement[bool]:
+    wanted = FAILED_CALLS if status == "failed" else [status.value]
+    calls = select(ToolCalls.turn).where(ToolCalls.trajectory_id == Trajectories.id, ToolCalls.status.in_(wanted))
+    return calls.exists()
+
+
 def _later_attempt() -> Select[str]:
     later = aliased(Trajectories)
     same = (later.group_id == Trajectories.group_id, later.sample == Trajectories.sample)
@@ -145,12 +174,14 @@ def _says(text: str) -> ColumnElement[bool]:
 
 _CONDITIONS: dict[str, Callable[[Any], ColumnElement[bool]]] = {
     "run": lambda run: Trajectories.run_id == run,
-    "env": lambda env: Trajectories.env == env,
+    "env": lambda env: Trajectories.env == clean_text(env),
     "stop_reason": _ended_as,
     "purpose": lambda purpose: Groups.purpose == purpose.value,
     "min_reward": lambda reward: Trajectories.reward >= reward,
     "max_reward": lambda reward: Trajectories.reward <= reward,
     "step": _trained_by,
+    "version": _sampled_by,
+    "call": _has_call,
     "text": _says,
     "ids": Trajectories.id.in_,
     "group": lambda group: Trajectories.group_id == group,

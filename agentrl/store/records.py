@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from agentrl.types import GroupState, Purpose, StopReason
+from agentrl.types import CallStatus, GroupState, ParsedCall, Purpose, StopReason
 
 
 class RunStatus(StrEnum):
@@ -195,6 +195,36 @@ class Endings(NamedTuple):
     num: int
     reward_mean: float | None
     """By the latest grades; None: none was measured."""
+
+
+class ToolFacts(NamedTuple):
+    """How the calls of one tool went."""
+
+    name: str
+    """As models called it; there may be no such tool."""
+    num: int
+    num_failed: int
+    seconds_mean: float
+    seconds_longest: float
+
+
+class CallFacts(NamedTuple):
+    """One tool call: where it is, and how long it took."""
+
+    trajectory: str
+    turn: int
+    name: str
+    status: CallStatus
+    seconds: float
+
+
+class Reply(NamedTuple):
+    """A turn as it is read, without ids."""
+
+    turn: int
+    agent: str
+    text: str
+    calls: list[ParsedCall]
 
 
 class LastStep(NamedTuple):

@@ -17,15 +17,18 @@ from agentrl.store.database import Database
 from agentrl.store.queue import Queue
 from agentrl.store.recorder import SqlRecorder
 from agentrl.store.records import (
+    CallFacts,
     Endings,
     GroupFacts,
     LastStep,
+    Reply,
     RunRecord,
     RunStatus,
     StepFacts,
     StepRecord,
     StepRow,
     StepUse,
+    ToolFacts,
     TrajectorySummary,
     VersionRecord,
 )
@@ -290,6 +293,26 @@ class Store:
         """How the trajectories of a run, or of all runs, ended, by equal spans of the time they began in."""
         with self._database.reading() as connection:
             return watching.endings(connection, run, num_spans)
+
+    def slow_tools(self, run: str | None, num_recent: int, limit: int) -> list[ToolFacts]:
+        """The tools whose calls took longest on average in the newest trajectories of a run, or of all runs."""
+        with self._database.reading() as connection:
+            return watching.slow_tools(connection, run, num_recent, limit)
+
+    def slow_calls(self, run: str | None, num_recent: int, limit: int) -> list[CallFacts]:
+        """The tool calls that took longest in them."""
+        with self._database.reading() as connection:
+            return watching.slow_calls(connection, run, num_recent, limit)
+
+    def longest(self, run: str | None, num_recent: int, limit: int) -> list[TrajectorySummary]:
+        """Those of them that took longest, the longest first."""
+        with self._database.reading() as connection:
+            return watching.longest(connection, run, num_recent, limit)
+
+    def replies(self, trajectories: Sequence[str], start: int | None, num: int) -> dict[str, list[Reply]]:
+        """By trajectory, `num` of its turns from `start` on as texts, without ids; None: the last ones."""
+        with self._database.reading() as connection:
+            return watching.replies(connection, trajectories, start, num)
 
     def group_states(self, run: str) -> dict[str, int]:
         """How many groups that a run planned are in each state."""

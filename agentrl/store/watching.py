@@ -6,18 +6,33 @@ All functions read within the caller's transaction.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, func, select
+from sqlalchemy import Connection, Select, and_, case, func, literal, select
 from sqlalchemy.orm import aliased
 
 from agentrl.errors import NotStored
+from agentrl.store.damage import damage_named
 from agentrl.store.database import whole
-from agentrl.store.records import Endings, LastStep, StepFacts
+from agentrl.store.find import FAILED_CALLS, find_trajectories
+from agentrl.store.records import CallFacts, Endings, LastStep, Reply, StepFacts, ToolFacts, TrajectorySummary
 from agentrl.store.sealing import unseal
-from agentrl.store.tables import Claims, Grades, Groups, Runs, StepRows, Steps, ToolCalls, Trajectories, Versions, table
-from agentrl.types import GroupState, StopReason
+from agentrl.store.tables import (
+    Claims,
+    Grades,
+    Groups,
+    Runs,
+    StepRows,
+    Steps,
+    ToolCalls,
+    Trajectories,
+    Turns,
+    Versions,
+    table,
+)
+from agentrl.store.values import read_tool_call
+from agentrl.types import CallStatus, GroupState, StopReason
 
 RECENT = 300
 """Trajectories whose changes are noticed: older ones have ended."""
@@ -37,6 +52,56 @@ def endings(connection: Connection, run: str | None, num_spans: int) -> list[End
         Endings(first + place * seconds, seconds, None if reason is None else StopReason(reason), num, reward)
         for place, reason, num, reward in connection.execute(query.group_by("span", "stop_reason").order_by("span"))
     ]
+
+
+def slow_tools(connection: Connection, run: str | None, num_recent: int, limit: int) -> list[ToolFacts]:
+    """The tools whose calls took longest on average, in the newest trajectories of a run, or of all runs."""
+    failed = func.sum(case((ToolCalls.status.in_(FAILED_CALLS), 1), else_=0))
+    mean = func.avg(ToolCalls.seconds)
+    query = select(ToolCalls.name, func.count(), failed, mean, func.max(ToolCalls.seconds))
+    query = query.where(ToolCalls.trajectory_id.in_(_newest(run, num_recent))).group_by(ToolCalls.name)
+    return [ToolFacts(*record) for record in connection.execute(query.order_by(mean.desc(), "name").limit(limit))]
+
+
+def slow_calls(connection: Connection, run: str | None, num_recent: int, limit: int) -> list[CallFacts]:
+    """The tool calls that took longest in those trajectories."""
+    columns = ToolCalls.trajectory_id, ToolCalls.turn, ToolCalls.name, ToolCalls.status, ToolCalls.seconds
+    query = select(*columns).where(ToolCalls.trajectory_id.in_(_newest(run, num_recent)))
+    query = query.order_by(ToolCalls.seconds.desc(), *columns[:2]).limit(limit)
+    return [
+        CallFacts(id, turn, name, CallStatus(status), seconds)
+        for id, turn, name, status, seconds in connection.execute(query)
+    ]
+
+
+def longest(connection: Connection, run: str | None, num_recent: int, limit: int) -> list[TrajectorySummary]:
+    """Those of the trajectories that took longest, of the ended ones, the longest first."""
+    seconds = Trajectories.finished_at - Trajectories.started_at
+    query = select(Trajectories.id).where(Trajectories.id.in_(_newest(run, num_recent)), seconds.is_not(None))
+    ids = list(connection.scalars(query.order_by(seconds.desc(), Trajectories.id).limit(limit)))
+    return sorted(find_trajectories(connection, ids=ids), key=lambda one: ids.index(one.id))
+
+
+def replies(connection: Connection, trajectories: Sequence[str], start: int | None, num: int) -> dict[str, list[Reply]]:
+    """By trajectory, `num` turns from `start` on; None: its last ones. Texts only, so long ones are quick to show."""
+    first = Trajectories.num_turns - num if start is None else literal(start)
+    query = select(Turns.trajectory_id, Turns.turn, Turns.agent, Turns.text)
+    query = query.join(Trajectories, Trajectories.id == Turns.trajectory_id).where(
+        Turns.trajectory_id.in_(trajectories), Turns.turn >= first, Turns.turn < first + num
+    )
+    found: dict[str, list[Reply]] = {id: [] for id in trajectories}
+    by_turn = {}
+    for id, turn, agent, text in connection.execute(query.order_by(Turns.trajectory_id, Turns.turn)):
+        by_turn[id, turn] = Reply(turn, agent, text, [])
+        found[id].append(by_turn[id, turn])
+    calls = select(table(ToolCalls)).join(Trajectories, Trajectories.id == ToolCalls.trajectory_id)
+    calls = calls.where(
+        ToolCalls.trajectory_id.in_(trajectories), ToolCalls.turn >= first, ToolCalls.turn < first + num
+    )
+    with damage_named(connection, trajectories):
+        for record in connection.execute(calls.order_by(*table(ToolCalls).primary_key.columns)).mappings():
+            by_turn[record["trajectory_id"], record["turn"]].calls.append(read_tool_call(record))
+    return found
 
 
 def last_steps(connection: Connection) -> dict[str, LastStep]:
@@ -100,6 +165,13 @@ def trajectory_mark(connection: Connection, trajectory: str) -> str:
     grades = select(func.count()).select_from(Grades).where(Grades.trajectory_id == trajectory)
     rows = select(func.count()).select_from(StepRows).where(StepRows.trajectory_id == trajectory)
     return _mark([found, *(record for query in (calls, grades, rows) for record in connection.execute(query))])
+
+
+def _newest(run: str | None, num: int) -> Select[str]:
+    """Ids of the newest trajectories of a run, or of all runs."""
+    query = select(Trajectories.id).where(*(() if run is None else (Trajectories.run_id == run,)))
+    newest = query.order_by(Trajectories.started_at.desc(), Trajectories.id.desc()).limit(num).subquery()
+    return select(newest.c.id)
 
 
 def _ages(connection: Connection, run: str) -> dict[int, int]:

@@ -14,13 +14,15 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, ExceptionHandler
 
 from agentrl.errors import AgentRLError, ConfigError, DamagedRecord, NotStored
-from agentrl.view import compare, group, live, run, runs, step, text, tokens, trajectory
+from agentrl.view import compare, group, health, live, run, runs, search, step, text, tokens, trajectory
 from agentrl.view.security import Guard
 from agentrl.view.viewer import Viewer, viewer_of
 
 ROUTES = {
     "/": runs.page,
     "/compare": compare.page,
+    "/search": search.page,
+    "/health": health.page,
     "/run/{id:path}": run.page,
     "/step/{step:int}/{run:path}": step.page,
     "/group/{id:path}": group.page,

@@ -116,7 +116,8 @@ def _scale(values: Sequence[float], *, is_padded: bool) -> Scale:
     if is_padded and 0 < low < (high - low):
         low = 0.0  # near enough for the axis to begin at nothing
     if low == high:
-        low, high = low - 0.5, high + 0.5
+        around = abs(low) / 2 or 0.5
+        low, high = low - around, high + around
     return Scale(low, high)
 
 

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from agentrl.errors import ConfigError
-from agentrl.overview import detail_of
+from agentrl.overview import summaries
 from agentrl.view.charts import Chart, Series
 from agentrl.view.curves import curves
 from agentrl.view.run import settings
@@ -26,14 +26,15 @@ def page(request: Request) -> Response:
     runs = [viewer.store.find_run(id) for id in chosen]
     left, right = (curves(viewer.store, run) for run in runs)
     names = [run.name if runs[0].name != runs[1].name else run.id for run in runs]
-    details = [detail_of(viewer.store, run) for run in runs]
+    known = {one["id"]: one for one in summaries(viewer.store)}
+    last = viewer.store.last_steps()
     return viewer.page(
         "compare.html",
         runs=runs,
         names=names,
-        details=details,
+        summaries=[known[run.id] for run in runs],
         charts=_together(left, right, names),
-        metrics=_beside(*(_figures(detail["last_metrics"] or {}) for detail in details)),
+        metrics=_beside(*(_figures(last[run.id].metrics if run.id in last else {}) for run in runs)),
         settings=[row for row in _beside(*(dict(settings(run.config)) for run in runs)) if row[1] != row[2]],
         commands=[viewer.command("runs", run.id) for run in runs],
     )

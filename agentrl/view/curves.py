@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from agentrl.overview import events
-from agentrl.store import RunRecord, StepRecord, Store
+from agentrl.store import Endings, RunRecord, StepRecord, Store
+from agentrl.types import StopReason
 from agentrl.view.charts import Chart
 
 Events = Sequence[dict[str, Any]]
@@ -21,7 +22,12 @@ def curves(store: Store, run: RunRecord) -> list[Chart]:
     """Those that have anything to show."""
     steps = [step for step in store.steps(run.id) if not step.abandoned and step.metrics]
     told = events(Path(run.folder)) if run.folder else ()
-    charts = [*_learnt(steps), *_played(store, run, steps), *_told(told), _endings(store, run)]
+    charts = [
+        *_learnt(steps),
+        *_played(store, run, steps),
+        *_told(told),
+        endings_chart("endings of rollouts", store.endings(run.id, NUM_SPANS)),
+    ]
     return [chart for chart in charts if chart.series]
 
 
@@ -63,18 +69,25 @@ def _told(told: Events) -> Iterator[Chart]:
     yield Chart.of("seconds by phase", spent)
 
 
-def _endings(store: Store, run: RunRecord) -> Chart:
-    """How many rollouts ended in each way, over time."""
-    found = store.endings(run.id, NUM_SPANS)
-    if not found:
-        return Chart("endings", [])
-    first, seconds = found[0].start, found[0].seconds
-    counts = {(str(one.stop_reason or "running"), round((one.start - first) / seconds)): one.num for one in found}
+def endings_chart(
+    title: str, found: Sequence[Endings], is_meant: Callable[[StopReason | None], bool] = lambda _: True
+) -> Chart:
+    """How many rollouts ended in each of the ways that are meant, over the time in which they began."""
+    counts = {(one.stop_reason, _span(one, found[0])): one.num for one in found if is_meant(one.stop_reason)}
+    if not counts:
+        return Chart(title, [])
+    name, unit_s = ("hour", 3600) if NUM_SPANS * found[0].seconds > 3 * 3600 else ("minute", 60)
     series = {
-        reason: [(place * seconds / 60, counts.get((reason, place), 0)) for place in range(NUM_SPANS)]
+        str(reason or "running"): [
+            (place * found[0].seconds / unit_s, counts.get((reason, place), 0)) for place in range(NUM_SPANS)
+        ]
         for reason in dict.fromkeys(reason for reason, _ in counts)
     }
-    return Chart.of("endings of rollouts", series, "minute")
+    return Chart.of(title, series, name)
+
+
+def _span(one: Endings, first: Endings) -> int:
+    return round((one.start - first.start) / one.seconds)
 
 
 def _of_kind(told: Events, kind: str) -> Iterator[dict[str, Any]]:

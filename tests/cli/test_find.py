@@ -10,8 +10,8 @@ import pytest
 
 from agentrl.cli import main
 from agentrl.store import Store
-from agentrl.types import Message, StopReason
-from tests.store.builders import record, start_run, trajectory, turn
+from agentrl.types import CallStatus, Message, StopReason
+from tests.store.builders import record, start_run, tool_call, trajectory, turn
 
 
 @pytest.fixture
@@ -22,7 +22,8 @@ def database(tmp_path: Path) -> str:
             said = Message(role="assistant", content=f"Answer: {number}")
             ending = StopReason.MAX_TURNS if number == 2 else StopReason.COMPLETED
             one = trajectory(run, id=f"t{number}", started_at=float(number), stop_reason=ending)
-            one.turns = [turn(message=said)]
+            calls = [tool_call(status=CallStatus.TIMEOUT)] if number == 1 else []
+            one.turns = [turn(message=said, tool_calls=calls)]
             await record(store, one, reward=number / 2)
 
     with Store.open(tmp_path / "s.db") as store:
@@ -43,6 +44,10 @@ def test_each_option_narrows(database: str, capsys: pytest.CaptureFixture[str]) 
     assert found(database, capsys, "--stop-reason", "max_turns") == ["t2"]
     assert found(database, capsys, "--stop-reason", "running") == []
     assert found(database, capsys, "--purpose", "train") == []
+    assert found(database, capsys, "--call", "timeout") == found(database, capsys, "--call", "failed") == ["t1"]
+    assert found(database, capsys, "--call", "ok") == []
+    assert found(database, capsys, "--run", "toy run", "--version", "0") == ["t2", "t1", "t0"]
+    assert found(database, capsys, "--run", "toy run", "--version", "1") == []
     assert found(database, capsys, "--limit", "1", "--after", "t1") == ["t0"]
 
 
@@ -59,7 +64,8 @@ def test_a_table_is_printed_and_the_next_page_is_told(database: str, capsys: pyt
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["--step", "0"], 2, "--step needs the run that trained"),
+        (["--step", "0"], 2, "a step needs the run that trained"),
+        (["--version", "0"], 2, "a version needs its run"),
         (["--step", "0", "--run", "toy run"], 2, "has no step 0"),
         (["--min-reward", "1", "--max-reward", "0"], 2, "no reward is at least 1"),
         (["--run", "nope"], 1, "no run id starts with 'nope'"),

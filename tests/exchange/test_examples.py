@@ -291,7 +291,7 @@ def failing(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
         (["messages", "--id", "tx"], 1, "no trajectory id starts with 'tx'; near: t1"),
         (["messages", "--run", "other"], 1, "no run id starts with 'other'"),
         (["messages", "--group", "g"], 1, "no group id starts with 'g'"),
-        (["messages", "--step", "3"], 2, "--step needs the run that trained"),
+        (["messages", "--step", "3"], 2, "a step needs the run that trained"),
         (["messages", "--step", "3", "--run", "toy run"], 2, "has no step 3"),
         (["messages", "--with", "logprobs"], 2, "--with belongs to tokens"),
         (["preferences", "--best-of-group"], 2, "leave it out"),

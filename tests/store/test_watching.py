@@ -6,8 +6,8 @@ import pytest
 
 from agentrl.errors import NotStored, StoreError
 from agentrl.store import StepRow, Store
-from agentrl.types import StopReason
-from tests.store.builders import completed, leased, planned, record, sql, start_run, trajectory
+from agentrl.types import CallStatus, Message, StopReason
+from tests.store.builders import completed, leased, planned, record, sql, start_run, tool_call, trajectory, turn
 
 
 async def trained(store: Store, *, version: int = 0) -> tuple[str, str]:
@@ -40,6 +40,39 @@ async def test_endings_are_counted_by_spans_of_time(store: Store) -> None:
     whole = {(one.stop_reason, one.num) for one in store.endings(None)}
     assert whole == {("completed", 3), ("tool_error", 1), (None, 1)}
     assert store.endings("nobody", 5) == []
+
+
+async def test_slow_tools_calls_and_episodes_are_told_of_the_newest(store: Store) -> None:
+    run, other = await start_run(store), await start_run(store)
+    for number, seconds in enumerate((9.0, 1.0, 3.0)):
+        calls = [tool_call(seconds=seconds, status=CallStatus.OK), tool_call(seconds=0.5, status=CallStatus.TIMEOUT)]
+        one = trajectory(run, id=f"t{number}", started_at=float(number), finished_at=number + seconds)
+        one.turns = [turn(tool_calls=calls)]
+        await record(store, one)
+    await store.recorder.begin(trajectory(other, started_at=9.0), 0)
+    (tool,) = store.slow_tools(run, 2, 5)
+    assert (tool.num, tool.num_failed, tool.seconds_mean, tool.seconds_longest) == (4, 2, 1.25, 3.0)
+    assert store.slow_tools(None, 4, 5)[0].num == 6 and store.slow_tools(other, 9, 5) == []
+    found = [(one.trajectory, one.turn, one.status, one.seconds) for one in store.slow_calls(run, 9, 2)]
+    assert found == [("t0", 0, "ok", 9.0), ("t2", 0, "ok", 3.0)]
+    assert [one.id for one in store.longest(run, 2, 9)] == ["t1", "t2"] and store.longest(other, 9, 9) == []
+
+
+async def test_replies_are_the_last_turns_or_those_from_one_on(store: Store) -> None:
+    run = await start_run(store)
+    for id, num in (("long", 5), ("short", 1)):
+        one = trajectory(run, id=id)
+        one.turns = [
+            turn(n, message=Message(role="assistant", content=f"{id} {n}"), tool_calls=[tool_call()] * (n == 3))
+            for n in range(num)
+        ]
+        await record(store, one)
+    last = store.replies(["long", "short"], None, 2)
+    assert [(one.turn, one.text, len(one.calls)) for one in last["long"]] == [(3, "long 3", 1), (4, "long 4", 0)]
+    assert [one.text for one in last["short"]] == ["short 0"]
+    later = store.replies(["long", "short"], 1, 2)
+    assert [one.text for one in later["long"]] == ["long 1", "long 2"] and later["short"] == []
+    assert store.replies([], None, 2) == {}
 
 
 async def test_facts_of_steps_tell_lengths_and_age(store: Store) -> None:

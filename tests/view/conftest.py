@@ -11,6 +11,7 @@ import pytest
 from agentrl.store import Store
 from agentrl.view.app import make_app
 from agentrl.view.viewer import Viewer
+from tests.view.corpus import Held, fill
 from tests.view.stage import Stage, set_up
 
 TOKEN = "the-token"
@@ -19,6 +20,12 @@ TOKEN = "the-token"
 @pytest.fixture(scope="session")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     return set_up(tmp_path_factory.mktemp("view"))
+
+
+@pytest.fixture(scope="session")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Held]]:
+    """A database, and where each of the hostile strings is in it."""
+    return fill(tmp_path_factory.mktemp("hostile"))
 
 
 @pytest.fixture(scope="session")

@@ -122,7 +122,7 @@ async def _step(stage: Stage, store: Store, run: str, ordinal: int, draw: random
     after = await store.add_version(
         run, parent=(run, ordinal), step=step, weights_hash=f"w{ordinal + 1}", ordinal=ordinal + 1
     )
-    rewards = {"reward_mean": 0.2 + 0.05 * ordinal, "reward_min": 0.0, "reward_max": 1.0, "num_groups": 2}
+    rewards = {"reward_mean": min(0.9, 0.2 + 0.05 * ordinal), "reward_min": 0.0, "reward_max": 1.0, "num_groups": 2}
     rest = {"loss": 0.1 / (1 + ordinal), "num_zero_variance_groups": 1, "mismatch_logprob_mean": 2e-6, "entropy": 0.4}
     await store.record_step(run, step, rows=rows, metrics=rewards | rest, version_after=after)
     stage.groups += groups
@@ -154,7 +154,12 @@ def rollout(
     began = BEGAN + 60 * version + draw.random() * 50
     call = ToolCall(id="call_0", name="calculator", arguments='{"expression": "1 + 1"}')
     parsed = ParsedCall(
-        call=call, status=CallStatus.OK, span=(0, 10), arguments={"expression": "1 + 1"}, result="2", seconds=0.02
+        call=call,
+        status=CallStatus.OK,
+        span=(0, 10),
+        arguments={"expression": "1 + 1"},
+        result="2",
+        seconds=0.02 * (1 + sample),
     )
     first = turn(0, "", began, draw, version, its_task.messages, [parsed])
     answer = [Message(role="tool", content="2", tool_call_id="call_0", name="calculator")]
@@ -178,7 +183,10 @@ def turn(
     calls: list[ParsedCall],
 ) -> Turn:  # fmt: skip
     """Its ids are bytes; the second half was sampled by the next version."""
-    prompt, sampled = list("".join(one.text for one in asked).encode()), list((text or "1 + 1 = ?!").encode())
+    prompt, sampled = (
+        list("".join(one.text for one in asked).encode()),
+        list((text or "1 + 1 = ?!").encode("utf-8", "replace")),
+    )
     half, request = len(sampled) // 2, {"engine": "embedded", "sampling": {"temperature": 1.0}}
     spans = ((0, half, version, "abort"), (half, len(sampled), version + 1, "stop"))
     return Turn(
@@ -200,22 +208,22 @@ def turn(
     )
 
 
-def hostile(run: str) -> Trajectory:
-    """`EVIL` in every field that a model, a tool, an environment, a grader or a data set fills."""
-    one = rollout(run, task(1), random.Random(1), 0.0)
-    one.task = Task(env=EVIL, id=EVIL, split=EVIL, messages=[Message(role="user", content=EVIL)], data={EVIL: EVIL})
-    one.error, one.env_version, one.stop_reason = EVIL, EVIL, StopReason.TOOL_ERROR
+def hostile(run: str, evil: str = EVIL) -> Trajectory:
+    """`evil` in every field that a model, a tool, an environment, a grader or a data set fills."""
+    one = rollout(run, task(1), random.Random(ascii(evil)), 0.0)
+    one.task = Task(env=evil, id=evil, split=evil, messages=[Message(role="user", content=evil)], data={evil: evil})
+    one.error, one.env_version, one.stop_reason = evil, evil, StopReason.TOOL_ERROR
     first = one.turns[0]
-    first.prompt_messages = [Message(role="user", content=EVIL, name=EVIL)]
-    call = ToolCall(id=EVIL, name=EVIL, arguments=EVIL)
-    first.message = Message(role="assistant", content=EVIL, reasoning=EVIL, tool_calls=[call])
+    first.prompt_messages = [Message(role="user", content=evil, name=evil)]
+    call = ToolCall(id=evil, name=evil, arguments=evil)
+    first.message = Message(role="assistant", content=evil, reasoning=evil, tool_calls=[call])
     first.tool_calls = [
-        ParsedCall(call=call, status=CallStatus.ERROR, span=(0, 2), error=EVIL, result=EVIL, seconds=0.1)
+        ParsedCall(call=call, status=CallStatus.ERROR, span=(0, 2), error=evil, result=evil, seconds=0.1)
     ]
-    first.calls[0].engine = first.calls[1].finish_reason = first.calls[1].engine = EVIL
-    first.timings = {EVIL: 0.5}
-    one.turns[1].prompt_messages = [Message(role="tool", content=EVIL, tool_call_id=EVIL, name=EVIL)]
-    one.artifacts = Artifacts(data={EVIL: EVIL}, files={EVIL: EVIL.encode("utf-8", "replace")})
+    first.calls[0].engine = first.calls[1].finish_reason = first.calls[1].engine = evil
+    first.timings = {evil: 0.5}
+    one.turns[1].prompt_messages = [Message(role="tool", content=evil, tool_call_id=evil, name=evil)]
+    one.artifacts = Artifacts(data={evil: evil}, files={evil: evil.encode("utf-8", "replace")})
     return one
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
 from urllib.parse import quote
@@ -9,8 +10,11 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from agentrl.store import Store
+from agentrl.types import Message, Purpose, Sample
 from agentrl.view.viewer import SHOWN
-from tests.view.stage import EVIL, SAMPLES, Stage
+from tests.view.conftest import reading
+from tests.view.stage import EVIL, SAMPLES, Stage, grade, rollout, task, turn
 
 NO_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
@@ -62,6 +66,69 @@ async def test_a_group_shows_its_samples_side_by_side(reader: httpx.AsyncClient,
     html = await page(reader, f"/group/{stage.groups[1]}")
     assert html.count("<article") == SAMPLES and "dead" in html
     assert "calculator ( {&#34;expression&#34;: &#34;1 + 1&#34;} )" in words(html)
+
+
+async def test_a_long_group_is_read_a_stretch_of_turns_at_a_time(tmp_path: Path) -> None:
+    database = str(tmp_path / "long.db")
+    with Store.open(database) as store:
+        group = await long_group(store, num_turns=30)
+    async with reading(database) as reader:
+        last = await page(reader, f"/group/{group}")
+        assert re.findall(r">turn (\d+)<", last) == [*map(str, range(18, 30))] * 2 and "?start=0" in last
+        middle = await page(reader, f"/group/{group}?start=12")
+        assert re.findall(r">turn (\d+)<", middle) == [*map(str, range(12, 24))] * 2
+        assert "?start=24" in middle and "Last turns of each" in middle and "said 12 of 1" in middle
+        assert "30 turns" in middle and "It has no such turns" in await page(reader, f"/group/{group}?start=99")
+
+
+async def long_group(store: Store, num_turns: int) -> str:
+    run, draw = await store.create_run("long", {}), random.Random(1)
+    await store.add_version(run, parent=None, step=None, weights_hash="w0", ordinal=0)
+    group = await store.queue.plan(run, task(1), purpose=Purpose.TRAIN, ordinal=0, size=2, version=0)
+    (lease,) = await store.queue.lease("w", 600, groups=[group])
+    for sample in range(2):
+        one = rollout(run, task(1), draw, 1.0, group=group, sample=sample)
+        asked = [Message(role="user", content="go on")]
+        one.turns = [turn(n, f"said {n} of {sample}", 1.0, draw, 0, asked, []) for n in range(num_turns)]
+        await store.recorder.add_finished([Sample(trajectory=one, grade=grade(1.0))], lease.generation)
+    return group
+
+
+async def test_a_search_has_pages_and_its_command(reader: httpx.AsyncClient, stage: Stage) -> None:
+    first = await page(reader, "/search?env=toy&max_reward=1")
+    assert "agentrl find --env toy --max-reward 1 --db" in first and 'rel="next"' not in first
+    found = re.findall(r'<a class="id" href="/trajectory/(\w+)"', first)
+    assert len(found) == 2 * 3 * 2 * SAMPLES + 1 and len(set(found)) == len(found)
+    behind = await page(reader, f"/search?env=toy&max_reward=1&after={found[9]}")
+    assert re.findall(r'<a class="id" href="/trajectory/(\w+)"', behind) == found[10:]
+    assert f"--after {found[9]}" in behind and 'href="/search?env=toy&amp;max_reward=1"' in behind
+    failed = await page(reader, "/search?call=failed")
+    assert re.findall(r'<a class="id" href="/trajectory/(\w+)"', failed) == [stage.hostile]
+
+
+WRONG = {
+    "step=1": "a step needs the run", "version=1": "a version needs its run", "step=x&run=demo": "no whole number",
+    "min_reward=x": "is no number", "min_reward=nan": "is no number",
+    "min_reward=2&max_reward=1": "no reward is at least",
+    "stop_reason=bored": "is none of completed", "run=nope": "no run id starts with", "after=nope": "no trajectory id",
+    "step=9&run=demo": "has no step 9", "purpose=fun": "is none of train",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("query", WRONG)
+async def test_what_can_not_be_searched_for_is_said_beside_the_form(reader: httpx.AsyncClient, query: str) -> None:
+    html = await page(reader, f"/search?{query}", 400)
+    assert WRONG[query] in html and '<form action="/search"' in html and "No rollout matches" not in html
+
+
+async def test_health_tells_endings_slow_tools_and_long_episodes(reader: httpx.AsyncClient, stage: Stage) -> None:
+    text = words(await page(reader, "/health"))
+    assert "tool_error 1 2.0 % not measured, tried again" in text and "faults, nothing was measured" in text
+    assert "calculator 50 0 0.0 % 49 ms 80 ms" in text and "4.0 s 2 19" in text
+    of_run = await page(reader, f"/health?run={stage.runs[0]}")
+    assert "calculator 24 0" in words(of_run) and "tool_error" not in of_run
+    assert f"/search?stop_reason=max_turns&amp;run={stage.runs[0]}" in of_run
+    assert "no run id starts with" in await page(reader, "/health?run=nope", 404)
 
 
 async def test_a_trajectory_shows_turns_calls_grade_and_who_used_it(reader: httpx.AsyncClient, stage: Stage) -> None:
