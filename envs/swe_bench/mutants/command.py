@@ -91,7 +91,8 @@ async def _outcomes(
     boxes: CheckBoxes, package: Package, faults: Sequence[Fault], known: _Tried
 ) -> AsyncIterator[tuple[int, SweTask | str]]:
     """(place, task or reason) in the order of the faults; as many at once as there are cores."""
-    before, timeout_s = {}, TASK_TIMEOUT_S
+    before: dict[str, str] = {}
+    timeout_s = TASK_TIMEOUT_S
     running: dict[int, asyncio.Task[SweTask | str]] = {}
     try:
         for place in range(len(faults)):
