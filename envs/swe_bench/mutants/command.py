@@ -15,7 +15,8 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from pathlib import Path
 
 from agentrl.config_sandbox import SandboxConfig
@@ -70,14 +71,15 @@ async def _make(package: Package, options: argparse.Namespace, out: Path) -> Non
     boxes = CheckBoxes(SandboxConfig(backend=options.sandbox))
     counts, kept = Counter[str](), []
     try:
-        async for place, outcome in _outcomes(boxes, package, faults, known):
-            if isinstance(outcome, SweTask):
-                kept.append(outcome)
-            else:
-                counts[outcome if "tests fail" not in outcome else "too many tests fail, or too few pass"] += 1
-            _show(f"{len(kept)} of {options.num} tasks from {place + 1} of {len(faults)} faults")
-            if len(kept) == options.num:
-                break
+        async with aclosing(_outcomes(boxes, package, faults, known)) as outcomes:  # before the boxes are
+            async for place, outcome in outcomes:
+                if isinstance(outcome, SweTask):
+                    kept.append(outcome)
+                else:
+                    counts[outcome if "tests fail" not in outcome else "too many tests fail, or too few pass"] += 1
+                _show(f"{len(kept)} of {options.num} tasks from {place + 1} of {len(faults)} faults")
+                if len(kept) == options.num:
+                    break
     finally:
         await boxes.close()
         known.close()
@@ -89,7 +91,7 @@ async def _make(package: Package, options: argparse.Namespace, out: Path) -> Non
 
 async def _outcomes(
     boxes: CheckBoxes, package: Package, faults: Sequence[Fault], known: _Tried
-) -> AsyncIterator[tuple[int, SweTask | str]]:
+) -> AsyncGenerator[tuple[int, SweTask | str], None]:
     """(place, task or reason) in the order of the faults; as many at once as there are cores."""
     before: dict[str, str] = {}
     timeout_s = TASK_TIMEOUT_S
