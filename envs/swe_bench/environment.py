@@ -14,6 +14,7 @@ import base64
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -116,7 +117,9 @@ class SweBench(Environment):
 
     def sandbox(self, task: Task) -> SandboxSpec | None:
         """The repository. Neither the tests that decide nor the grader are in it."""
-        return _box(task)
+        box, swe = _box(task), swe_task(task)
+        folders = ":".join(f"{swe.workdir}/{folder}" for folder in swe.python_path)
+        return replace(box, environment={**box.environment, "PYTHONPATH": folders}) if folders else box
 
     @classmethod
     def grading_sandbox(cls, task: Task) -> SandboxSpec | None:

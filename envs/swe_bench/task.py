@@ -69,6 +69,8 @@ class SweTask(BaseModel):
     """For pytest: what to run, e.g. the test files; empty: `test_files`."""
     python: str = "python3"
     """The interpreter in the box that runs pytest."""
+    python_path: tuple[str, ...] = ()
+    """For pytest: folders of the repository that modules are imported from besides its top, e.g. src."""
     eval_script: str | None = None
     log_parser: str | None = None
     fail_only: bool = False

@@ -22,7 +22,7 @@ from pathlib import Path
 from agentrl.config_sandbox import SandboxConfig
 from agentrl.envs.swe_bench import sources, unpacking
 from agentrl.envs.swe_bench.mutants.faults import Fault, faults_of
-from agentrl.envs.swe_bench.mutants.packages import archive_beside, code_files, test_files
+from agentrl.envs.swe_bench.mutants.packages import archive_beside, code_files, python_path, test_files
 from agentrl.envs.swe_bench.mutants.trial import TASK_TIMEOUT_S, Package, tested, tried
 from agentrl.envs.swe_bench.task import Source, SweTask
 from agentrl.errors import ConfigError
@@ -62,7 +62,7 @@ def _package(archive: Path) -> Package:
     if not tests:
         raise ConfigError(f"{archive.name}: it holds no test_*.py; choose a package that ships its tests")
     name = archive.name.removesuffix(".tar.gz")
-    return Package(name=name, source=source, folder=folder, test_files=tests)
+    return Package(name=name, source=source, folder=folder, test_files=tests, python_path=python_path(folder))
 
 
 async def _make(package: Package, options: argparse.Namespace, out: Path) -> None:

@@ -36,12 +36,14 @@ class Package:
     """Its path is absolute."""
     folder: Path
     test_files: tuple[str, ...]
+    python_path: tuple[str, ...]
 
     def task(self, setup_patch: str = "", **fields: object) -> SweTask:
         """A task whose tests are all of the package's."""
         known: dict[str, object] = {
             "id": self.name, "repo": self.name, "format": "agentrl", "problem_statement": "-", "source": self.source,
             "setup_patch": setup_patch, "test_files": self.test_files, "timeout_s": TASK_TIMEOUT_S,
+            "python_path": self.python_path,
         }  # fmt: skip
         return SweTask.model_validate(known | fields)
 
