@@ -16,13 +16,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
 from agentrl.environment import Environment, EnvironmentConfig, EnvironmentContext, Oracle, StepResult
 from agentrl.envs.swe_bench import records, sources
+from agentrl.envs.swe_bench.data import MINI
 from agentrl.envs.swe_bench.grade import Measured, measure
 from agentrl.envs.swe_bench.prepare import Baseline, TaskError, ask, offer_pytest, prepare
 from agentrl.envs.swe_bench.task import SweTask
@@ -38,7 +38,6 @@ from agentrl.types import Artifacts, CallStatus, Grade, Message, Task, ToolCall,
 
 ToolName = Literal["bash", "view", "edit", "search", "submit"]
 TOOLS: dict[str, Tool] = {"bash": bash, "view": view, "edit": edit, "search": search, "submit": submit}
-MINI = Path(__file__).parent / "data" / "mini"
 SYSTEM = (
     "You are in the folder of a repository. Solve the issue that the user tells of by changing its files. Tests that "
     "you don't see decide whether it is solved. The repository's own tests run with `{python} -m pytest`. "
@@ -273,5 +272,5 @@ def make_task(config: SweBenchConfig, task: SweTask, split: str) -> Task:
         Message(role="system", content=SYSTEM.format(python=task.python)),
         Message(role="user", content=task.problem_statement),
     ]
-    data = {"task": task.model_dump(mode="json"), "box": limits}
+    data = {"task": sources.without_place(task).model_dump(mode="json"), "box": limits}
     return Task(env="swe_bench", id=task.id, split=split, messages=messages, data=data)

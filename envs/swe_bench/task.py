@@ -23,7 +23,8 @@ class Source(BaseModel):
 
     kind: Literal["tree", "archive", "bundle"]
     path: str
-    """Absolute once the task is loaded; in a record, relative to the record's file."""
+    """Absolute once the task is loaded; in a record, relative to the record's file. Empty in what is stored: this
+    machine knows where the files of a hash lie."""
     sha256: str = ""
     """Of what is there; a grade years later refuses another content. Filled in when the task is loaded."""
 

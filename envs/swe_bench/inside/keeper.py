@@ -5,8 +5,8 @@ files and what was told; a process of its own user can't look into it or trace i
 not the child's. So a daemon, a thread or a forged text on stdout changes nothing that was told.
 
 It reads one JSON object: word, source (of the reporter), python, arguments, canary_folder, canaries (name → text),
-must_fail, planted, bundle, python_path, timeout_s, max_results_bytes, max_output_bytes. It writes one: word, exit_code, timed_out,
-events, num_strange_lines, changed_files, output.
+must_fail, planted, bundle, python_path, timeout_s, max_results_bytes, max_output_bytes. It writes one: word,
+exit_code, timed_out, events, num_strange_lines, changed_files, output.
 """
 
 from __future__ import annotations

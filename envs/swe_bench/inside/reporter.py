@@ -1,9 +1,9 @@
 """Runs in a box: pytest, in one process with code that a model wrote, and a plugin that tells what became of each test.
 
-It reads one JSON object from stdin: key, results (a file descriptor), arguments, canaries, bundle, python_path. Each line that it
-writes to `results` is signed with the key and numbered, so that a line of somebody else, or one that is missing, is
-seen. Everything that is needed is loaded before any code of the repository, and kept where no name leads to it. What
-can't be kept from code in the same process is told in docs/limits.md.
+It reads one JSON object from stdin: key, results (a file descriptor), arguments, canaries, bundle, python_path. Each
+line that it writes to `results` is signed with the key and numbered, so that a line of somebody else, or one that is
+missing, is seen. Everything that is needed is loaded before any code of the repository, and kept where no name leads to
+it. What can't be kept from code in the same process is told in docs/limits.md.
 
 Python 3.6, pytest 6 or later.
 """

@@ -114,9 +114,9 @@ def test_tasks_are_made_again_the_same_and_a_larger_number_goes_on(
     assert main([*words, "--num", "2"]) == 0 and out.read_text() == both
     assert out.with_name("x.jsonl.tried").read_text() == tried
     for task in records.load(out):
-        assert task.python_path == ("src",)
+        assert task.python_path == ("src",) and task.hidden_files == ("tests/test_small.py",)
         assert 1 <= len(task.fail_to_pass) <= 15 and len(task.pass_to_pass) >= 5
-        assert task.gold_patch == task.setup_patch and task.gold_is_reversed and task.hidden_files == ("tests/test_small.py",)
+        assert task.gold_patch == task.setup_patch and task.gold_is_reversed
         assert task.problem_statement.startswith("`small.") and "small.py:" not in task.problem_statement
 
     assert main(["env", "validate", "swe_bench", f"env.path={out}", "--repeat", "1"]) == 0
