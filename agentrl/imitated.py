@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from pathlib import Path
 
 from agentrl.batch.rows import Row, build_rows
+from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.rollout.tokenizer import recorded_vocabulary, vocabulary_hash
 from agentrl.store.records import RunRecord, RunStatus
 from agentrl.store.store import Store
+from agentrl.tasks import excluded_keys
 from agentrl.types import Purpose, Sample
 
 
-def stored_rows(
-    store: Store, name: str, template_hash: str, model: Path, window: int, excluded: Set[str] = frozenset()
-) -> list[Row]:
-    """The Rows of a run that have a weight in imitation, but not those of its evaluations: they measure.
-
-    `excluded`: keys of tasks that are left out.
+def stored_rows(store: Store, config: RunConfig, template_hash: str, model: Path, window: int) -> list[Row]:
+    """The Rows of the run `sft.run` that have a weight in imitation, without the tasks that `tasks.exclude` leaves out
+    and the run's evaluations: they measure.
 
     Raises ConfigError where the model that learns them has another tokenizer or template, or takes less than `window`
     ids, and where there is nothing to learn; StoreError for a run that isn't there.
     """
+    name, excluded = str(config.sft.run), excluded_keys(config)
     run = store.find_run(name)
     _check(run, model)
     samples = (sample for sample in _samples(store, run) if sample.trajectory.task.key not in excluded)

@@ -39,7 +39,6 @@ from agentrl.rollout.renderer import Renderer
 from agentrl.run_folder import Run, check_tasks, heartbeat, lease_seconds, open_run, reopen_run
 from agentrl.source import check_source
 from agentrl.standing import check_unchanged, finish, plan, record, register, restore, save, saved_when_stopped
-from agentrl.tasks import excluded_keys
 from agentrl.train import tiny
 from agentrl.train.gate import check_logprobs
 from agentrl.train.policy import Policy
@@ -363,8 +362,7 @@ async def imitate(player: Player, folder: Path) -> None:
     if config.sft.run is None:
         rows = await _demonstrate(player)
     else:
-        left_out = excluded_keys(config)
-        rows = stored_rows(run.store, config.sft.run, player.renderer.template_hash, folder, player.window, left_out)
+        rows = stored_rows(run.store, config, player.renderer.template_hash, folder, player.window)
     order = endless(rows, derive_seed(config.seed, "sft"))
     run.watcher.phase("supervised updates", config.sft.steps)
     for ordinal in range(config.sft.steps):

@@ -17,6 +17,7 @@ from agentrl import plugins
 from agentrl.cli import main
 from agentrl.config import RunConfig
 from agentrl.environment import EnvironmentContext
+from agentrl.errors import ConfigError
 from agentrl.progress import Silent, Summary
 from agentrl.run import resume, train
 from agentrl.source import StoredGroups, choose
@@ -26,6 +27,7 @@ from agentrl.testing.audit import audit
 from agentrl.train import checkpoint
 from agentrl.train.trainer import Trainer
 from agentrl.types import Artifacts, Grade, Message, Purpose, Sampler, StopReason, Task, Trajectory
+from tests.excluding import excluding
 from tests.small import EvenIds, small_config, small_overrides
 from tests.store.builders import leased, record, start_run, task, trajectory, turn
 from tests.test_resume import Died, dies_at
@@ -267,6 +269,8 @@ async def test_what_cant_be_trained_on_is_left_out_and_counted(tmp_path: Path) -
         assert planned.skipped == UNFIT | {"less than a batch": 1}
         alone = chosen("source.batches=planned", "algorithm.groups_per_step=1")
         assert alone.batches == [[groups[kind]] for kind in ("trained", "second", "waiting")]
+        with pytest.raises(ConfigError, match=r"in tasks\.exclude"):
+            chosen(excluding(tmp_path, task(env="calculator")))
 
 
 async def test_several_runs_come_one_after_the_other_and_no_group_comes_twice(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import base64
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
@@ -23,6 +23,7 @@ from pydantic import Field
 from agentrl.environment import Attack, Environment, EnvironmentConfig, EnvironmentContext, Oracle, StepResult, scripted
 from agentrl.envs.swe_bench import records, sources
 from agentrl.envs.swe_bench.attacks import attacks_on
+from agentrl.envs.swe_bench.data import MINI
 from agentrl.envs.swe_bench.grade import Measured, measure
 from agentrl.envs.swe_bench.prepare import Baseline, TaskError, ask, offer_pytest, prepare
 from agentrl.envs.swe_bench.task import SweTask
@@ -38,7 +39,6 @@ from agentrl.types import Artifacts, CallStatus, Grade, Message, Task, ToolCall,
 
 ToolName = Literal["bash", "view", "edit", "search", "submit"]
 TOOLS: dict[str, Tool] = {"bash": bash, "view": view, "edit": edit, "search": search, "submit": submit}
-MINI = Path(__file__).parent / "data" / "mini"
 SYSTEM = (
     "You are in the folder of a repository. Solve the issue that the user tells of by changing its files. Tests that "
     "you don't see decide whether it is solved. The repository's own tests run with `{python} -m pytest`. "
@@ -118,7 +118,9 @@ class SweBench(Environment):
 
     def sandbox(self, task: Task) -> SandboxSpec | None:
         """The repository. Neither the tests that decide nor the grader are in it."""
-        return _box(task)
+        box, swe = _box(task), swe_task(task)
+        folders = ":".join(f"{swe.workdir}/{folder}" for folder in swe.python_path)
+        return replace(box, environment={**box.environment, "PYTHONPATH": folders}) if folders else box
 
     @classmethod
     def grading_sandbox(cls, task: Task) -> SandboxSpec | None:
@@ -291,5 +293,5 @@ def make_task(config: SweBenchConfig, task: SweTask, split: str) -> Task:
         Message(role="system", content=SYSTEM.format(python=task.python)),
         Message(role="user", content=task.problem_statement),
     ]
-    data = {"task": task.model_dump(mode="json"), "box": limits}
+    data = {"task": sources.without_place(task).model_dump(mode="json"), "box": limits}
     return Task(env="swe_bench", id=task.id, split=split, messages=messages, data=data)

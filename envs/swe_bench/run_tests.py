@@ -100,6 +100,7 @@ async def run_tests(box: Sandbox, task: SweTask, bundle: str, changed: Collectio
     timeout_s = max(1.0, min(task.timeout_s, deadline - time.monotonic() - GRACE_S))
     request = {
         "word": word, "source": REPORTER, "python": task.python, "bundle": bundle,
+        "python_path": task.python_path,
         "arguments": [first, *tests, last], "canary_folder": folder, "canaries": canaries.files,
         "must_fail": canaries.must_fail, "planted": _names_like(task), "timeout_s": timeout_s,
         "watched": [path for path in task.test_files if path.endswith(".py")],

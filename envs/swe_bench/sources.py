@@ -2,17 +2,22 @@
 
 A folder is made once, under a name that its content has, and never changed: boxes read it while they run, and what a
 user does to the original in the meantime touches none of them.
+
+What is stored with a task names the content alone, so the task has one key wherever its files lie. Where they lie is
+kept on this machine, as links beside the folders.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 from functools import lru_cache
 from pathlib import Path
 
 from agentrl.envs.swe_bench import unpacking
+from agentrl.envs.swe_bench.data import MINI
 from agentrl.envs.swe_bench.task import Source, SweTask
 from agentrl.errors import ConfigError, SandboxError, SandboxFault
 
@@ -30,6 +35,16 @@ def with_hash(task: SweTask) -> SweTask:
     return task.model_copy(update={"source": source})
 
 
+def without_place(task: SweTask) -> SweTask:
+    """The task as it is stored; where its files lie is written down here. Raises ConfigError as `with_hash`."""
+    if task.source is None:
+        return task
+    source = task.source if task.source.sha256 else with_hash(task).source
+    assert source is not None
+    _write_down(source)
+    return task.model_copy(update={"source": source.model_copy(update={"path": ""})})
+
+
 def folder_of(source: Source) -> str:
     """A folder with the repository's files, for `SandboxSpec.base`; of a bundle a clone. Blocks until it is made.
 
@@ -39,6 +54,7 @@ def folder_of(source: Source) -> str:
         source = source if source.sha256 else _checked(source)
         folder = cache() / f"{source.kind}-{source.sha256}"
         if not folder.is_dir():
+            source = source if source.path else _placed(source)
             _make(_checked(source), folder)
     except (OSError, ValueError) as error:
         raise SandboxError(_told(source, error), SandboxFault.IMAGE) from None
@@ -48,6 +64,39 @@ def folder_of(source: Source) -> str:
 def cache() -> Path:
     """Where the folders are kept. Those that no run uses may be deleted: they are made again."""
     return Path.home() / ".cache" / "agentrl" / "swe_bench"
+
+
+def _link(source: Source) -> Path:
+    return cache() / "places" / f"{source.kind}-{source.sha256}"
+
+
+def _write_down(source: Source) -> None:
+    """Raises ConfigError where the cache can't be written."""
+    link = _link(source)
+    try:
+        if link.is_symlink() and os.readlink(link) == source.path:
+            return
+        link.parent.mkdir(parents=True, exist_ok=True)
+        draft = link.with_name(f".{link.name}-{secrets.token_hex(8)}")
+        draft.symlink_to(source.path)
+        draft.replace(link)
+    except OSError as error:
+        raise ConfigError(f"{link}: {error.strerror}; it says where {source.path} is") from None
+
+
+def _placed(source: Source) -> Source:
+    """With its path: where it was when a task with it was loaded, or of what comes along. Raises ValueError."""
+    link = _link(source)
+    places = [os.readlink(link)] if link.is_symlink() else []
+    known = [place for place in places if os.path.exists(place)] or [
+        str(path) for path in MINI.rglob("*.bundle") if unpacking.file_hash(path) == source.sha256
+    ]
+    if not known and not places:
+        raise ValueError(
+            "nobody has told on this machine where it is; get it here with the records that name it, and load them "
+            "once: agentrl env validate swe_bench env.path=RECORDS"
+        )
+    return source.model_copy(update={"path": (known or places)[0]})
 
 
 def _checked(source: Source) -> Source:
@@ -106,4 +155,4 @@ def _put(made: Path, folder: Path) -> None:
 
 def _told(source: Source, error: OSError | ValueError) -> str:
     problem = f"{error.filename or ''}: {error.strerror}" if isinstance(error, OSError) else str(error)
-    return f"{source.path} ({WHAT[source.kind]}): {problem}"
+    return f"{source.path or source.sha256} ({WHAT[source.kind]}): {problem}"

@@ -23,7 +23,8 @@ class Source(BaseModel):
 
     kind: Literal["tree", "archive", "bundle"]
     path: str
-    """Absolute once the task is loaded; in a record, relative to the record's file."""
+    """Absolute once the task is loaded; in a record, relative to the record's file. Empty in what is stored: this
+    machine knows where the files of a hash lie."""
     sha256: str = ""
     """Of what is there; a grade years later refuses another content. Filled in when the task is loaded."""
 
@@ -69,6 +70,8 @@ class SweTask(BaseModel):
     """For pytest: what to run, e.g. the test files; empty: `test_files`."""
     python: str = "python3"
     """The interpreter in the box that runs pytest."""
+    python_path: tuple[str, ...] = ()
+    """For pytest: folders of the repository that modules are imported from besides its top, e.g. src."""
     eval_script: str | None = None
     log_parser: str | None = None
     fail_only: bool = False

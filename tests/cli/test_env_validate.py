@@ -20,6 +20,7 @@ from agentrl.run_folder import open_run
 from agentrl.tasks import load_tasks, num_excluded
 from agentrl.testing.toy import Toy, repeat
 from agentrl.types import Artifacts, Grade, Message, Task, Trajectory
+from tests.excluding import line_of
 
 
 class Mixed(Toy):
@@ -101,10 +102,6 @@ def test_without_an_oracle_only_silence_is_measured(
 
     monkeypatch.setattr(plugins, "environment", lambda name: NoOracle)
     assert validated() == 0 and "8 without an oracle" in capsys.readouterr().out
-
-
-def line_of(task: Task) -> str:
-    return json.dumps({"key": task.key, "id": task.id, "split": task.split, "reason": "x"}) + "\n"
 
 
 class Whole(Toy):

@@ -22,7 +22,7 @@ from agentrl.errors import ConfigError
 from agentrl.rollout.loop import RolloutSpec
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.samplers import ScriptedSampler
-from agentrl.types import Message, Sample, StopReason, Task
+from agentrl.types import Message, Sample, StopReason, Task, Trajectory
 from tests.envs import gymnasium_fakes as fakes
 from tests.rollout.loops import TextClient, make_loop
 
@@ -66,8 +66,8 @@ async def say(renderer: Renderer, config: GymnasiumConfig, *texts: str, task: in
 async def oracle_return(renderer: Renderer, config: GymnasiumConfig) -> float:
     tasks = GymnasiumEnvironment.tasks(config, "train")
 
-    def sampler(env: GymnasiumEnvironment, task: Task) -> ScriptedSampler:
-        oracle = env.oracle(task)
+    def sampler(env: GymnasiumEnvironment, trajectory: Trajectory) -> ScriptedSampler:
+        oracle = env.oracle(trajectory.task)
         assert oracle is not None
         return ScriptedSampler(oracle, renderer)
 

@@ -15,7 +15,7 @@ from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.samplers import ScriptedSampler
 from agentrl.store import Store
 from agentrl.testing.toy import Toy
-from agentrl.types import Message, Sample, Task, Trajectory
+from agentrl.types import Message, Sample, Trajectory
 from tests.rollout.loops import make_loop
 from tests.store.builders import record, start_run
 
@@ -43,8 +43,8 @@ def demonstrated(path: Path, renderer: Renderer, env: type[Environment] = Toy, *
         with Store.open(path) as store:
             run = await store.create_run("toy", {"env": {"name": "toy"}, "command": "sft"})
 
-            def sampler(own: Environment, task: Task) -> ScriptedSampler:
-                oracle = own.oracle(task)
+            def sampler(own: Environment, trajectory: Trajectory) -> ScriptedSampler:
+                oracle = own.oracle(trajectory.task)
                 assert oracle is not None
                 return ScriptedSampler(oracle, renderer)
 

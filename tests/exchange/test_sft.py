@@ -10,6 +10,8 @@ import pytest
 
 from agentrl import plugins
 from agentrl.cli import main
+from agentrl.cli.compose import load_config
+from agentrl.config import RunConfig
 from agentrl.errors import ConfigError
 from agentrl.imitated import stored_rows
 from agentrl.rollout.renderer import Renderer
@@ -18,6 +20,7 @@ from agentrl.testing.toy import Toy
 from agentrl.train import tiny
 from agentrl.types import Purpose, StopReason
 from tests.exchange.helpers import demonstrated, imported, rows
+from tests.excluding import excluding
 from tests.store.builders import leased, record, start_run, task, trajectory, turn
 
 WINDOW = 2048
@@ -65,10 +68,14 @@ def test_an_imported_run_is_imitated_and_its_steps_are_known(
         assert not store.find_trajectories(run=run.id), "nobody played"
 
 
+def imitating(run: str, *overrides: str) -> RunConfig:
+    return load_config("calculator", [f"sft.run={run}", *overrides])
+
+
 def refused(store: Store, run: str, model: Path, **changes: Any) -> str:
     own = {"template_hash": Renderer.from_pretrained(str(model)).template_hash, "window": WINDOW} | changes
     with pytest.raises(ConfigError) as found:
-        stored_rows(store, run, model=model, **own)
+        stored_rows(store, imitating(run), model=model, **own)
     return str(found.value)
 
 
@@ -77,8 +84,11 @@ def test_a_run_that_does_not_fit_the_model_is_refused_by_name(messages: Path, mo
     run = imported(tmp_path / "s.db", messages, renderer, model=model).run
     other = tiny.make(tmp_path / "other", ["another text"], 0)
     with Store.open(tmp_path / "s.db") as store:
-        fitting = stored_rows(store, run, renderer.template_hash, model, WINDOW)
+        fitting = stored_rows(store, imitating(run), renderer.template_hash, model, WINDOW)
         assert len(fitting) == 4 and all(row.live for row in fitting)
+        left_out = excluding(tmp_path, store.load_sample(fitting[0].trajectory).trajectory.task)
+        kept = stored_rows(store, imitating(run, left_out), renderer.template_hash, model, WINDOW)
+        assert [row.trajectory for row in kept] == [row.trajectory for row in fitting[1:]]
         assert f"its ids are of another tokenizer than that of {other}" in refused(store, run, other)
         assert "rendered by another chat template" in refused(store, run, model, template_hash="other")
         assert "ids, the model takes 20" in refused(store, run, model, window=20)
@@ -112,7 +122,7 @@ def test_rollouts_of_evaluations_and_faults_are_not_imitated(model: Path, tmp_pa
             run = asyncio.run(play(store, purpose, ending))
             assert "holds nothing to imitate" in refused(store, run, model, template_hash="")
         run = asyncio.run(play(store, Purpose.COLLECT, StopReason.COMPLETED))
-        [row] = stored_rows(store, run, "", model, WINDOW)
+        [row] = stored_rows(store, imitating(run), "", model, WINDOW)
         assert row.ids.tolist() == [1, 2, 3, 7, 8]
     assert len(rows(tmp_path / "s.db")) == 3
 

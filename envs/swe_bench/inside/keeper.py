@@ -5,8 +5,8 @@ files and what was told; a process of its own user can't look into it or trace i
 not the child's. So a daemon, a thread or a forged text on stdout changes nothing that was told.
 
 It reads one JSON object: word, source (of the reporter), python, arguments, canary_folder, canaries (name → text),
-must_fail, planted, bundle, timeout_s, max_results_bytes, max_output_bytes. It writes one: word, exit_code, timed_out,
-events, num_strange_lines, changed_files, output.
+must_fail, planted, bundle, python_path, timeout_s, max_results_bytes, max_output_bytes. It writes one: word,
+exit_code, timed_out, events, num_strange_lines, changed_files, output.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def run(request: dict[str, Any], key: str) -> dict[str, Any]:
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0
     )  # fmt: skip
     os.close(told)
-    names = ("arguments", "must_fail", "planted", "bundle")
+    names = ("arguments", "must_fail", "planted", "bundle", "python_path")
     for_child = {name: request[name] for name in names}
     for_child.update(key=key, results=told, canaries=list(request["canaries"]))
     assert process.stdin is not None and process.stdout is not None

@@ -1,9 +1,9 @@
 """Runs in a box: pytest, in one process with code that a model wrote, and a plugin that tells what became of each test.
 
-It reads one JSON object from stdin: key, results (a file descriptor), arguments, canaries, bundle. Each line that it
-writes to `results` is signed with the key and numbered, so that a line of somebody else, or one that is missing, is
-seen. Everything that is needed is loaded before any code of the repository, and kept where no name leads to it. What
-can't be kept from code in the same process is told in docs/limits.md.
+It reads one JSON object from stdin: key, results (a file descriptor), arguments, canaries, bundle, python_path. Each
+line that it writes to `results` is signed with the key and numbered, so that a line of somebody else, or one that is
+missing, is seen. Everything that is needed is loaded before any code of the repository, and kept where no name leads to
+it. What can't be kept from code in the same process is told in docs/limits.md.
 
 Python 3.6, pytest 6 or later.
 """
@@ -111,6 +111,7 @@ def make_fingerprint() -> "Any":
 
 def make_plugin(pytest: "Any", request: "dict[str, Any]", tell: "Any") -> "Any":
     canaries, top = tuple(request["canaries"]), os.getcwd()
+    folders = [os.path.join(top, folder) for folder in request["python_path"]]
     must_fail, words = request["must_fail"], list(request["planted"])
     fingerprint = [no_fingerprint]
     codes: dict[str, tuple[Any, Any]] = {}
@@ -142,7 +143,9 @@ def make_plugin(pytest: "Any", request: "dict[str, Any]", tell: "Any") -> "Any":
 
             Pytest's own hooks and other plugins have patched what they do by now; the repository isn't loaded yet.
             """
-            sys.path.insert(0, top)
+            sys.path[:0] = [top, *folders]
+            if folders:  # for what the tests start
+                os.environ["PYTHONPATH"] = os.pathsep.join(folders)
             fingerprint[0] = make_fingerprint()
 
         @pytest.hookimpl(hookwrapper=True)

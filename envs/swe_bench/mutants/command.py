@@ -15,13 +15,14 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from pathlib import Path
 
 from agentrl.config_sandbox import SandboxConfig
 from agentrl.envs.swe_bench import sources, unpacking
 from agentrl.envs.swe_bench.mutants.faults import Fault, faults_of
-from agentrl.envs.swe_bench.mutants.packages import archive_beside, code_files, test_files
+from agentrl.envs.swe_bench.mutants.packages import archive_beside, code_files, python_path, test_files
 from agentrl.envs.swe_bench.mutants.trial import TASK_TIMEOUT_S, Package, tested, tried
 from agentrl.envs.swe_bench.task import Source, SweTask
 from agentrl.errors import ConfigError
@@ -61,7 +62,7 @@ def _package(archive: Path) -> Package:
     if not tests:
         raise ConfigError(f"{archive.name}: it holds no test_*.py; choose a package that ships its tests")
     name = archive.name.removesuffix(".tar.gz")
-    return Package(name=name, source=source, folder=folder, test_files=tests)
+    return Package(name=name, source=source, folder=folder, test_files=tests, python_path=python_path(folder))
 
 
 async def _make(package: Package, options: argparse.Namespace, out: Path) -> None:
@@ -70,14 +71,15 @@ async def _make(package: Package, options: argparse.Namespace, out: Path) -> Non
     boxes = CheckBoxes(SandboxConfig(backend=options.sandbox))
     counts, kept = Counter[str](), []
     try:
-        async for place, outcome in _outcomes(boxes, package, faults, known):
-            if isinstance(outcome, SweTask):
-                kept.append(outcome)
-            else:
-                counts[outcome if "tests fail" not in outcome else "too many tests fail, or too few pass"] += 1
-            _show(f"{len(kept)} of {options.num} tasks from {place + 1} of {len(faults)} faults")
-            if len(kept) == options.num:
-                break
+        async with aclosing(_outcomes(boxes, package, faults, known)) as outcomes:  # before the boxes are
+            async for place, outcome in outcomes:
+                if isinstance(outcome, SweTask):
+                    kept.append(outcome)
+                else:
+                    counts[outcome if "tests fail" not in outcome else "too many tests fail, or too few pass"] += 1
+                _show(f"{len(kept)} of {options.num} tasks from {place + 1} of {len(faults)} faults")
+                if len(kept) == options.num:
+                    break
     finally:
         await boxes.close()
         known.close()
@@ -89,9 +91,10 @@ async def _make(package: Package, options: argparse.Namespace, out: Path) -> Non
 
 async def _outcomes(
     boxes: CheckBoxes, package: Package, faults: Sequence[Fault], known: _Tried
-) -> AsyncIterator[tuple[int, SweTask | str]]:
+) -> AsyncGenerator[tuple[int, SweTask | str], None]:
     """(place, task or reason) in the order of the faults; as many at once as there are cores."""
-    before, timeout_s = {}, TASK_TIMEOUT_S
+    before: dict[str, str] = {}
+    timeout_s = TASK_TIMEOUT_S
     running: dict[int, asyncio.Task[SweTask | str]] = {}
     try:
         for place in range(len(faults)):

@@ -43,6 +43,11 @@ def code_files(folder: Path) -> list[str]:
     return [path for path in _python_files(folder) if not _is_apart(path) and _in_package(folder, path)]
 
 
+def python_path(folder: Path) -> tuple[str, ...]:
+    """Where the package is imported from besides the top: src, where its modules are there."""
+    return ("src",) if any(path.startswith("src/") for path in code_files(folder)) else ()
+
+
 def test_files(folder: Path) -> list[str]:
     """Paths of what pytest collects by its names, sorted."""
     names = (PurePosixPath(path) for path in _python_files(folder))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from agentrl.envs.swe_bench import sources
 from agentrl.envs.swe_bench.mutants.faults import Fault
-from agentrl.envs.swe_bench.prepare import TaskError, prepare
-from agentrl.envs.swe_bench.run_tests import interpreter, run_tests
+from agentrl.envs.swe_bench.prepare import TaskError, lacking_pytest, prepare
+from agentrl.envs.swe_bench.run_tests import run_tests
 from agentrl.envs.swe_bench.task import Source, SweTask
 from agentrl.envs.swe_bench.verdict import Report
 from agentrl.errors import SandboxError, SandboxFault
@@ -36,12 +36,16 @@ class Package:
     """Its path is absolute."""
     folder: Path
     test_files: tuple[str, ...]
+    python_path: tuple[str, ...]
 
     def task(self, setup_patch: str = "", **fields: object) -> SweTask:
         """A task whose tests are all of the package's."""
-        known = {"id": self.name, "repo": self.name, "format": "agentrl", "problem_statement": "-"}
-        known |= {"source": self.source, "setup_patch": setup_patch, "test_files": self.test_files}
-        return SweTask.model_validate(known | {"timeout_s": TASK_TIMEOUT_S} | fields)
+        known: dict[str, object] = {
+            "id": self.name, "repo": self.name, "format": "agentrl", "problem_statement": "-", "source": self.source,
+            "setup_patch": setup_patch, "test_files": self.test_files, "timeout_s": TASK_TIMEOUT_S,
+            "python_path": self.python_path,
+        }  # fmt: skip
+        return SweTask.model_validate(known | fields)
 
 
 async def tested(boxes: CheckBoxes, task: SweTask, timeout_s: float) -> Report:
@@ -53,9 +57,9 @@ async def tested(boxes: CheckBoxes, task: SweTask, timeout_s: float) -> Report:
     assert box is not None
     try:
         deadline = time.monotonic() + timeout_s + SETUP_S
-        chosen = await interpreter(box, task, deadline)
+        bundle = await lacking_pytest(box, task, deadline)
         await prepare(box, task, deadline, for_agent=False)
-        return await run_tests(box, task, chosen, (), time.monotonic() + timeout_s)
+        return await run_tests(box, task, bundle, (), time.monotonic() + timeout_s)
     finally:
         await box.stop()
 
@@ -67,7 +71,10 @@ async def tried(
 
     Raises SandboxError where the machine can't say.
     """
-    patch = fault.patch((package.folder / fault.path).read_text(encoding="utf-8"))
+    source = (package.folder / fault.path).read_text(encoding="utf-8")
+    if not fault.makes_another_program(source):
+        return "makes no other program"
+    patch = fault.patch(source)
     try:
         report = await tested(boxes, package.task(patch), timeout_s)
     except TaskError as error:

@@ -54,9 +54,10 @@ def test_middle():
 
 
 def sdist(folder: Path) -> Path:
+    """Its code is in src, its tests aren't."""
     path = folder / "small-1.0.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
-        for name, text in {"small.py": CODE, "test_small.py": TESTS, "README": "Small.\n"}.items():
+        for name, text in {"src/small.py": CODE, "tests/test_small.py": TESTS, "README": "Small.\n"}.items():
             member = tarfile.TarInfo(f"small-1.0/{name}")
             member.size = len(text.encode())
             archive.addfile(member, io.BytesIO(text.encode()))
@@ -64,7 +65,7 @@ def sdist(folder: Path) -> Path:
 
 
 def test_a_fault_changes_one_line_to_another_program() -> None:
-    faults = faults_of("small.py", CODE)
+    faults = [fault for fault in faults_of("small.py", CODE) if fault.makes_another_program(CODE)]
     kinds = {fault.kind for fault in faults}
     assert kinds == {
         "comparison", "and/or", "constant", "off by one", "negated condition", "dropped guard", "arithmetic"
@@ -93,11 +94,14 @@ def test_odd_expressions_give_programs_or_nothing(parts: list[str]) -> None:
     except (SyntaxError, MemoryError):
         return
     for fault in faults_of("x.py", source):
-        ast.parse(fault.put_into(source))
+        if fault.makes_another_program(source):
+            ast.parse(fault.put_into(source))
 
 
-def test_tasks_are_made_again_the_same_and_a_larger_number_goes_on(tmp_path: Path) -> None:
-    """Run by the tests in a box, read as any data; the statement names no line and no operator."""
+def test_tasks_are_made_again_the_same_and_a_larger_number_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Run by the tests in a box, read as any data and solved; the statement names no line and no operator."""
     out = tmp_path / "made" / "x.jsonl"
     out.parent.mkdir()
     words = ["data", "swe-mutate", "--sdist", str(sdist(tmp_path)), "--seed", "3", "--out", str(out)]
@@ -110,9 +114,13 @@ def test_tasks_are_made_again_the_same_and_a_larger_number_goes_on(tmp_path: Pat
     assert main([*words, "--num", "2"]) == 0 and out.read_text() == both
     assert out.with_name("x.jsonl.tried").read_text() == tried
     for task in records.load(out):
+        assert task.python_path == ("src",) and task.hidden_files == ("tests/test_small.py",)
         assert 1 <= len(task.fail_to_pass) <= 15 and len(task.pass_to_pass) >= 5
-        assert task.gold_patch == task.setup_patch and task.gold_is_reversed and task.hidden_files == ("test_small.py",)
+        assert task.gold_patch == task.setup_patch and task.gold_is_reversed
         assert task.problem_statement.startswith("`small.") and "small.py:" not in task.problem_statement
+
+    assert main(["env", "validate", "swe_bench", f"env.path={out}", "--repeat", "1"]) == 0
+    assert "2 of 2 tasks" in capsys.readouterr().out
 
 
 def test_what_cannot_be_used_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import stat
 import subprocess
 import tarfile
@@ -13,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from agentrl.envs.swe_bench import sources, unpacking
+from agentrl.envs.swe_bench.environment import SweBench, SweBenchConfig, make_task, swe_task
 from agentrl.envs.swe_bench.task import Source, SweTask
 from agentrl.errors import ConfigError, SandboxError, SandboxFault
+from agentrl.types import Task
 
 CLEAN = {"PATH": os.environ["PATH"], "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
 CLEAN |= {f"GIT_{role}_{part}": "a@b" for role in ("AUTHOR", "COMMITTER") for part in ("NAME", "EMAIL")}
@@ -78,6 +81,12 @@ def member(name: str, **fields: object) -> tarfile.TarInfo:
 
 def task(source: Source) -> SweTask:
     return SweTask(id="shapes-1", format="agentrl", problem_statement="It is wrong.", source=source)
+
+
+def source_of(task: Task) -> Source:
+    source = swe_task(task).source
+    assert source is not None
+    return source
 
 
 def refused(source: Source) -> str:
@@ -205,6 +214,34 @@ def test_what_was_made_once_serves_when_the_original_is_gone(tmp_path: Path) -> 
     folder = sources.folder_of(first)
     path.unlink()
     assert sources.folder_of(first) == folder and Path(folder, "a").read_bytes() == b"first"
+
+
+def stored(source: Source) -> Task:
+    return make_task(SweBenchConfig(), task(source), "train")
+
+
+def test_a_tasks_key_does_not_depend_on_where_its_files_lie(tmp_path: Path, tree: Path) -> None:
+    shutil.copytree(tree, tmp_path / "elsewhere", symlinks=True)
+    here, there = (stored(Source(kind="tree", path=str(path))) for path in (tree, tmp_path / "elsewhere"))
+    assert here.key == there.key and str(tmp_path) not in here.model_dump_json()
+    shutil.rmtree(tree)
+    assert Path(sources.folder_of(source_of(here)), "shapes/area.py").is_file(), "it is where it was seen last"
+
+
+def test_a_stored_task_whose_files_are_gone_says_what_to_do(tree: Path) -> None:
+    source = source_of(stored(Source(kind="tree", path=str(tree))))
+    (tree / "run.sh").unlink()
+    assert "its content has changed" in refused(source)
+    shutil.rmtree(tree)
+    assert f"{tree} (a folder): no such folder; restore it" in refused(source)
+    shutil.rmtree(sources.cache())
+    assert "load them once: agentrl env validate swe_bench env.path=RECORDS" in refused(source)
+
+
+def test_what_comes_along_is_found_on_any_machine() -> None:
+    first = SweBench.tasks(SweBenchConfig(), "train")[0]
+    shutil.rmtree(sources.cache())
+    assert Path(sources.folder_of(source_of(first)), ".git").is_dir()
 
 
 def test_many_make_the_same_at_once(tree: Path, bundle: Path) -> None:
