@@ -58,15 +58,17 @@ async def prepare(box: Sandbox, task: SweTask, deadline: float, *, for_agent: bo
     Raises SandboxError where the box lacks git, and TaskError.
     """
     setup = {"base_commit": task.base_commit, "setup_patch": encoded(task.setup_patch)}
-    if any(setup.values()):
+    if task.setup_commands:
         await ask(box, task, {"do": "start", **setup}, deadline)
+        setup = {"base_commit": None, "setup_patch": ""}
     for line in task.setup_commands:
         ran = await box.exec(line, timeout_s=time_left_s(deadline))
         if ran.exit_code != 0 or ran.timed_out:
             raise TaskError(f"{task.id}: the set-up command {line!r} failed: {words(ran)}")
     copy = f"/tmp/.agentrl-{secrets.token_hex(8)}" if for_agent else None
-    files = {"hidden_files": task.hidden_files, "test_files": task.test_files}
-    told, _ = await ask(box, task, {"do": "commit", "keep_hidden": not for_agent, "copy": copy, **files}, deadline)
+    request: dict[str, Any] = {"do": "commit", "keep_hidden": not for_agent, "copy": copy, **setup}
+    request |= {"hidden_files": task.hidden_files, "test_files": task.test_files}
+    told, _ = await ask(box, task, request, deadline)
     return Baseline(commit=told["commit"], full=told["full"], ignored=told["ignored"], copy=copy)
 
 

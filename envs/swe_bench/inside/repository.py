@@ -160,11 +160,12 @@ def git_folder() -> str:
 
 
 def commit(request: dict[str, Any]) -> dict[str, Any]:
-    """Make the tree the one commit of a new repository. All that was known of its history is gone then.
+    """Start, and make the tree the one commit of a new repository. All that was known of its history is gone then.
 
     Files that git ignores stay out of it as they are, and are told. `keep_hidden`: the hidden files are objects, in
     `full`, also when they are taken out of the tree; never so in a box with an agent.
     """
+    start(request)
     tracked = files_of_old_repository() + request["test_files"]
     if not request["keep_hidden"]:
         remove_files(request["hidden_files"])

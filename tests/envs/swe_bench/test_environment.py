@@ -248,6 +248,17 @@ async def test_reward_modes_follow_from_the_artifacts(folder: Path) -> None:
     assert late.reward == 0.0 and "was not submitted" in str(late.output)
 
 
+async def test_names_count_as_the_dataset_writes_them(folder: Path) -> None:
+    """Its names were once read from a log, whose parser cut paths off."""
+    marked = "@pytest.mark.parametrize('path', ['/x/y/z'])"
+    tests = f"import pytest, sums\n{marked}\ndef test_path(path):\n    assert sums.add(1, 1) == 2"
+    names = {"test_files": ("tests/test_path.py",), "hidden_files": (), "pass_to_pass": ()}
+    named = {"log_parser": "pytest_options", "fail_to_pass": ("tests/test_path.py::test_path[/z]",)}
+    task = as_task(swe_task(folder, test_patch=new_file("tests/test_path.py", tests), **names, **named))
+    grade = await graded(task, GOLD.encode())
+    assert grade.reward == 1.0, grade.output
+
+
 # ------------------------------------------------------------------------------------------ the rest
 
 
