@@ -107,6 +107,8 @@ def test_tasks_are_made_again_the_same_and_a_larger_number_goes_on(
     words = ["data", "swe-mutate", "--sdist", str(sdist(tmp_path)), "--seed", "3", "--out", str(out)]
     assert main([*words, "--num", "1"]) == 0
     first = out.read_text()
+    assert main(["env", "validate", "swe_bench", f"env.path={out}", "--repeat", "1"]) == 0
+    assert "1 of 1 tasks" in capsys.readouterr().out
     assert main([*words, "--num", "2"]) == 0
     both, tried = out.read_text(), out.with_name("x.jsonl.tried").read_text()
     assert both.startswith(first) and len(both.splitlines()) == 2
@@ -118,9 +120,6 @@ def test_tasks_are_made_again_the_same_and_a_larger_number_goes_on(
         assert 1 <= len(task.fail_to_pass) <= 15 and len(task.pass_to_pass) >= 5
         assert task.gold_patch == task.setup_patch and task.gold_is_reversed
         assert task.problem_statement.startswith("`small.") and "small.py:" not in task.problem_statement
-
-    assert main(["env", "validate", "swe_bench", f"env.path={out}", "--repeat", "1"]) == 0
-    assert "2 of 2 tasks" in capsys.readouterr().out
 
 
 def test_what_cannot_be_used_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
