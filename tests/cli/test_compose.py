@@ -58,11 +58,11 @@ def test_a_run_is_named_by_text_whatever_it_looks_like(given: str, runs: list[st
     assert load_config("calculator", ["source=replay", f"source.runs={given}"]).source.runs == runs
 
 
-@pytest.mark.parametrize("name", ["calculater", "swe_bensh"])
-def test_K01_an_unknown_environment_lists_the_known(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("name", "meant"), [("calculater", "calculator"), ("swe_bensh", "swe_bench")])
+def test_K01_an_unknown_environment_lists_the_known(name: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--env", name]) == 2
     err = capsys.readouterr().err
-    assert repr(name) in err and "calculator" in err
+    assert repr(name) in err and meant in err
 
 
 def test_no_environment_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

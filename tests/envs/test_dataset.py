@@ -26,7 +26,7 @@ from agentrl.errors import ConfigError
 from agentrl.rollout.loop import RolloutSpec
 from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.samplers import ScriptedSampler
-from agentrl.types import Message, Sample, StopReason, Task
+from agentrl.types import Message, Sample, StopReason, Task, Trajectory
 from tests.envs import reward_functions
 from tests.rollout.loops import TextClient, call, make_loop
 
@@ -220,8 +220,8 @@ def test_a_changed_file_is_noticed(tmp_path: Path) -> None:
 
 
 async def play(renderer: Renderer, config: DatasetConfig, *texts: str, oracle: bool = False, **limits: Any) -> Sample:
-    def scripted(env: Dataset, task: Task) -> ScriptedSampler:
-        player = env.oracle(task)
+    def scripted(env: Dataset, trajectory: Trajectory) -> ScriptedSampler:
+        player = env.oracle(trajectory.task)
         assert player is not None
         return ScriptedSampler(player, renderer)
 

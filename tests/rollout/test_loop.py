@@ -13,7 +13,7 @@ from agentrl.rollout.renderer import Renderer
 from agentrl.rollout.samplers import ScriptedSampler
 from agentrl.testing.memory import MemoryRecorder
 from agentrl.testing.toy import BadGrader, Toy, ToyConfig
-from agentrl.types import CallStatus, Sampler, StopReason, Turn
+from agentrl.types import CallStatus, Sampler, StopReason, Trajectory, Turn
 from tests.rollout.loops import TextClient, call, make_loop, play
 
 REPEAT = call("repeat", '{"text": "red"}')
@@ -49,8 +49,8 @@ async def test_a_turn_is_recorded_before_its_tools_run(renderer: Renderer) -> No
 
 
 async def test_oracle_gets_1_and_the_null_policy_0(renderer: Renderer) -> None:
-    def oracle(env: Toy, task: object) -> ScriptedSampler:
-        return ScriptedSampler(env.oracle(task), renderer)  # type: ignore[arg-type]
+    def oracle(env: Toy, trajectory: Trajectory) -> ScriptedSampler:
+        return ScriptedSampler(env.oracle(trajectory.task), renderer)
 
     played = await play(make_loop(renderer, None, sampler=oracle))
     nothing = await play(

@@ -71,11 +71,9 @@ def grades(task: Task, in_the_shell: dict[str, bytes]) -> dict[str, Grade]:
     return grade_all(task, patches | in_the_shell)
 
 
-def test_the_attacks_of_the_shell_change_something_else_each(in_the_shell: dict[str, bytes]) -> None:
+def test_the_attacks_of_the_shell_change_something_else_each(task: Task, in_the_shell: dict[str, bytes]) -> None:
     assert len(set(in_the_shell.values()) - {b""}) == len(IN_THE_SHELL)
-    assert [attack.name for attack in SweBench(SweBenchConfig()).attacks(as_task(swe_task(Path("/"))))] == [
-        *IN_THE_SHELL
-    ]
+    assert [attack.name for attack in SweBench(SweBenchConfig()).attacks(task)] == [*IN_THE_SHELL]
 
 
 @pytest.mark.parametrize("name", [*ATTACKS, *IN_THE_SHELL])
