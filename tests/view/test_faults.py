@@ -100,7 +100,11 @@ def test_without_the_extra_it_says_what_to_install(
 
 def test_the_command_serves_until_it_is_stopped(stage: Stage) -> None:
     command = [sys.executable, "-c", MAIN, "view", "--db", stage.database, "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True,
+        # In the background of a shell, as in CI, SIGINT is ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:  # fmt: skip
         assert process.stdout is not None
         said = process.stdout.readline() + process.stdout.readline()
         (address,) = re.findall(r"http://127\.0\.0\.1:\d+/\?token=\S+", said)
