@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from agentrl.interrupts import is_locked
 
 if TYPE_CHECKING:
-    from agentrl.store.records import LastStep, RunRecord
+    from agentrl.store.records import Endings, LastStep, RunRecord, StepRecord
     from agentrl.store.store import Store
 
 DEAD = "dead owner"
@@ -88,11 +89,17 @@ def _parsed(line: str) -> Any:
         return None
 
 
-def detail_of(store: Store, record: RunRecord) -> dict[str, Any]:
-    """All that is known of one run: its line, its last step's metrics, its rollouts, its config."""
-    steps = store.steps(record.id)
+def detail_of(
+    store: Store, record: RunRecord, steps: Sequence[StepRecord], endings: Sequence[Endings]
+) -> dict[str, Any]:
+    """All that is known of one run: its line, its last step's metrics, its rollouts, its config.
+
+    `steps` and `endings` are the store's, all of the run; who asks may need them besides.
+    """
+    rollouts = Counter[str]()
+    for one in endings:
+        rollouts[str(one.stop_reason or "running")] += one.num
     last = next((step.metrics for step in reversed(steps) if step.metrics and not step.abandoned), None)
-    rollouts = {str(one.stop_reason or "running"): one.num for one in store.endings(record.id)}
     return _summary(record, store.last_steps().get(record.id)) | {
         "finished": record.finished_at,
         "seed": record.seed,
@@ -101,7 +108,7 @@ def detail_of(store: Store, record: RunRecord) -> dict[str, Any]:
         "versions": sum(not version.abandoned for version in store.versions(record.id)),
         "abandoned_steps": sum(step.abandoned for step in steps),
         "groups": store.group_states(record.id),
-        "rollouts": rollouts,
+        "rollouts": dict(sorted(rollouts.items())),
         "last_metrics": last,
         "config": record.config,
         "resume": resume_command(store, record),

@@ -21,12 +21,13 @@ from agentrl.envs.code_tests_attacks import LEAVES_FILES, attacks_on
 from agentrl.envs.code_tests_box import Trial, Verdict, try_code
 from agentrl.envs.code_tests_tasks import Problem, human_eval, read
 from agentrl.envs.dataset_files import FilesConfig
-from agentrl.errors import ConfigError, SandboxError, SandboxFault
+from agentrl.envs.splits import of_split, split_of
+from agentrl.errors import SandboxError, SandboxFault
 from agentrl.sandbox import SandboxSpec
 from agentrl.tool import Tool, ToolContext, ToolResult, tool
 from agentrl.tools.bash import bash
 from agentrl.tools.python import python
-from agentrl.types import Artifacts, Grade, Message, Task, ToolCall, Trajectory, derive_seed
+from agentrl.types import Artifacts, Grade, Message, Task, ToolCall, Trajectory
 
 ToolName = Literal["python", "bash", "run_public_tests", "submit"]
 WITH_TOOLS = (
@@ -86,15 +87,8 @@ class CodeTests(Environment):
     def tasks(cls, config: EnvironmentConfig, split: str) -> Sequence[Task]:
         """Raises ConfigError with file and line for what is no task."""
         assert isinstance(config, CodeTestsConfig)
-        if split not in ("train", "held_out"):
-            raise ConfigError(f"code_tests has the splits train, held_out, not {split!r}")
-        tasks = [task for task in _load(config.model_dump_json()) if task.split == split]
-        if not tasks:
-            raise ConfigError(
-                f"all tasks are on the other side of env.held_out_fraction={config.held_out_fraction:g}, "
-                f"none is {split}; change it"
-            )
-        return tasks
+        tasks = _load(config.model_dump_json())
+        return of_split("code_tests", tasks, split, held_out_fraction=config.held_out_fraction)
 
     def sandbox(self, task: Task) -> SandboxSpec | None:
         """A box where a tool needs one. No test is in it."""
@@ -217,12 +211,11 @@ def _load(config_json: str) -> tuple[Task, ...]:
 
 def _task(config: CodeTestsConfig, problem: Problem) -> Task:
     system = WITH_TOOLS if "submit" in config.tools else WITHOUT_SUBMIT
-    is_held_out = derive_seed(config.split_seed, "held_out", problem.prompt) < config.held_out_fraction * 2**63
     data = problem.model_dump(exclude={"id"}) | {"image": config.image, "canonical_solution": problem.whole_solution()}
     return Task(
         env="code_tests",
         id=problem.id,
-        split="held_out" if is_held_out else "train",
+        split=split_of(problem.prompt, seed=config.split_seed, held_out_fraction=config.held_out_fraction),
         messages=[Message(role="system", content=system), Message(role="user", content=problem.prompt)],
         data=data,
     )

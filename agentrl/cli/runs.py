@@ -31,7 +31,8 @@ def run(options: argparse.Namespace) -> int:
             runs = summaries(store)
             print(json.dumps(plain(runs), indent=2) if options.json else "\n".join(_table(runs)))
         else:
-            detail = detail_of(store, store.find_run(options.one))
+            run = store.find_run(options.one)
+            detail = detail_of(store, run, store.steps(run.id), store.endings(run.id))
             print(json.dumps(plain(detail), indent=2) if options.json else "\n".join(_detail_lines(detail)))
     return 0
 

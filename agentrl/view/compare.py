@@ -10,7 +10,7 @@ from starlette.responses import Response
 from agentrl.errors import ConfigError
 from agentrl.overview import summaries
 from agentrl.view.charts import Chart, Series
-from agentrl.view.curves import curves
+from agentrl.view.curves import NUM_SPANS, curves
 from agentrl.view.run import settings
 from agentrl.view.viewer import viewer_of
 
@@ -24,7 +24,8 @@ def page(request: Request) -> Response:
     if len(chosen) != 2:
         raise ConfigError(f"{len(chosen)} runs are chosen, not two")
     runs = [viewer.store.find_run(id) for id in chosen]
-    left, right = (curves(viewer.store, run) for run in runs)
+    store = viewer.store
+    left, right = (curves(store, run, store.steps(run.id), store.endings(run.id, NUM_SPANS)) for run in runs)
     names = [run.name if runs[0].name != runs[1].name else run.id for run in runs]
     known = {one["id"]: one for one in summaries(viewer.store)}
     last = viewer.store.last_steps()

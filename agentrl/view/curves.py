@@ -18,25 +18,29 @@ MORE = ("grad_norm", "entropy", "kl", "clip_share", "ratio_max", "learning_rate"
 """Of the metrics, those that have a curve of their own further down."""
 
 
-def curves(store: Store, run: RunRecord) -> list[Chart]:
-    """Those that have anything to show."""
-    steps = [step for step in store.steps(run.id) if not step.abandoned and step.metrics]
+def curves(store: Store, run: RunRecord, steps: Sequence[StepRecord], endings: Sequence[Endings]) -> list[Chart]:
+    """Those that have anything to show, of all steps of the run and its endings by NUM_SPANS."""
+    steps = _measured(steps)
     told = events(Path(run.folder)) if run.folder else ()
     charts = [
         *_learnt(steps),
         *_played(store, run, steps),
         *_told(told),
-        endings_chart("endings of rollouts", store.endings(run.id, NUM_SPANS)),
+        endings_chart("endings of rollouts", endings),
     ]
     return [chart for chart in charts if chart.series]
 
 
-def more_curves(store: Store, run: RunRecord) -> list[Chart]:
+def more_curves(run: RunRecord, steps: Sequence[StepRecord]) -> list[Chart]:
     """The rest of the metrics that matter."""
-    steps = [step for step in store.steps(run.id) if not step.abandoned and step.metrics]
+    steps = _measured(steps)
     told = [event for event in _of_kind(events(Path(run.folder)), "step")]
     charts = [Chart.of(name, {name: _metric(steps, name) or _values(told, name)}) for name in MORE]
     return [chart for chart in charts if chart.series]
+
+
+def _measured(steps: Sequence[StepRecord]) -> list[StepRecord]:
+    return [step for step in steps if not step.abandoned and step.metrics]
 
 
 def _learnt(steps: Sequence[StepRecord]) -> Iterator[Chart]:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from agentrl.overview import detail_of
 from agentrl.store import RunRecord, StepRecord
-from agentrl.view.curves import curves, more_curves
+from agentrl.view.curves import NUM_SPANS, curves, more_curves
 from agentrl.view.live import Live
 from agentrl.view.runs import whole
 from agentrl.view.viewer import Viewer, viewer_of
@@ -24,13 +24,14 @@ def page(request: Request) -> Response:
     viewer = viewer_of(request)
     run = viewer.store.find_run(request.path_params["id"])
     live = Live.of_run(viewer, run)
-    steps, before = _newest(viewer.store.steps(run.id), whole(request, "before"))
+    all_steps, endings = viewer.store.steps(run.id), viewer.store.endings(run.id, NUM_SPANS)
+    steps, before = _newest(all_steps, whole(request, "before"))
     return viewer.page(
         "run.html",
         run=run,
-        detail=detail_of(viewer.store, run),
-        charts=curves(viewer.store, run),
-        more_charts=more_curves(viewer.store, run),
+        detail=detail_of(viewer.store, run, all_steps, endings),
+        charts=curves(viewer.store, run, all_steps, endings),
+        more_charts=more_curves(run, all_steps),
         steps=steps,
         before=before,
         settings=dict(settings(run.config)),

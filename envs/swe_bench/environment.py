@@ -21,13 +21,13 @@ from typing import Any, Literal
 from pydantic import Field
 
 from agentrl.environment import Attack, Environment, EnvironmentConfig, EnvironmentContext, Oracle, StepResult, scripted
+from agentrl.envs.splits import of_split, split_of
 from agentrl.envs.swe_bench import records, sources
 from agentrl.envs.swe_bench.attacks import attacks_on
 from agentrl.envs.swe_bench.data import MINI
 from agentrl.envs.swe_bench.grade import Measured, measure
 from agentrl.envs.swe_bench.prepare import Baseline, TaskError, ask, offer_pytest, prepare
 from agentrl.envs.swe_bench.task import SweTask
-from agentrl.errors import ConfigError
 from agentrl.sandbox import Sandbox, SandboxSpec
 from agentrl.tool import Tool, ToolResult
 from agentrl.tools.bash import bash
@@ -35,7 +35,7 @@ from agentrl.tools.edit import edit
 from agentrl.tools.search import search
 from agentrl.tools.submit import submit
 from agentrl.tools.view import view
-from agentrl.types import Artifacts, CallStatus, Grade, Message, Task, ToolCall, Trajectory, derive_seed
+from agentrl.types import Artifacts, CallStatus, Grade, Message, Task, ToolCall, Trajectory
 
 ToolName = Literal["bash", "view", "edit", "search", "submit"]
 TOOLS: dict[str, Tool] = {"bash": bash, "view": view, "edit": edit, "search": search, "submit": submit}
@@ -106,15 +106,8 @@ class SweBench(Environment):
     def tasks(cls, config: EnvironmentConfig, split: str) -> Sequence[Task]:
         """Raises ConfigError with file and line for what is no task."""
         assert isinstance(config, SweBenchConfig)
-        if split not in ("train", "held_out"):
-            raise ConfigError(f"swe_bench has the splits train, held_out, not {split!r}")
-        tasks = [task for task in _load(config.model_dump_json()) if task.split == split]
-        if not tasks:
-            raise ConfigError(
-                f"all tasks are on the other side of env.held_out_fraction={config.held_out_fraction:g}, "
-                f"none is {split}; change it"
-            )
-        return tasks
+        tasks = _load(config.model_dump_json())
+        return of_split("swe_bench", tasks, split, held_out_fraction=config.held_out_fraction)
 
     def sandbox(self, task: Task) -> SandboxSpec | None:
         """The repository. Neither the tests that decide nor the grader are in it."""
@@ -275,15 +268,15 @@ def _load(config_json: str) -> tuple[Task, ...]:
     config = SweBenchConfig.model_validate_json(config_json)
     if config.held_out_path is None:
         loaded = records.load(config.path or MINI, config.format)
-        return tuple(make_task(config, task, "held_out" if _is_held_out(config, task) else "train") for task in loaded)
+        return tuple(make_task(config, task, _split(config, task)) for task in loaded)
     held_out = {task.id: task for task in records.load(config.held_out_path, config.format)}
     train = [task for task in records.load(config.path or MINI, config.format) if task.id not in held_out]
     tasks = [make_task(config, task, "train") for task in train]
     return (*tasks, *(make_task(config, task, "held_out") for task in held_out.values()))
 
 
-def _is_held_out(config: SweBenchConfig, task: SweTask) -> bool:
-    return derive_seed(config.split_seed, "held_out", task.id) < config.held_out_fraction * 2**63
+def _split(config: SweBenchConfig, task: SweTask) -> str:
+    return split_of(task.id, seed=config.split_seed, held_out_fraction=config.held_out_fraction)
 
 
 def make_task(config: SweBenchConfig, task: SweTask, split: str) -> Task:
