@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import random
 import statistics
@@ -99,12 +100,12 @@ async def seconds(client: httpx.AsyncClient, addresses: Sequence[str]) -> tuple[
     return statistics.median(walls), statistics.median(cpus)
 
 
-async def measure(store: Store, long_id: str) -> bool:
+async def measure(store: Store, addresses: dict[str, list[str]], long_id: str) -> bool:
     app = make_app(Viewer(store=store, database=store.location), "token")
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", follow_redirects=True) as client:
         await client.get("/?token=token")
-        spent = {kind: await seconds(client, addresses) for kind, addresses in pages(store).items()}
+        spent = {kind: await seconds(client, them) for kind, them in addresses.items()}
         page = await seconds(client, [f"/trajectory/{long_id}"] * 5)
         tokens = await seconds(client, [f"/tokens/{turn}/{long_id}?part=1" for turn in range(0, LONG_TURNS, 20)])
     for kind, (wall, cpu) in spent.items():
@@ -132,7 +133,10 @@ def main() -> bool:
                 asyncio.run(fill(store, options.turns))
             long_id = asyncio.run(add_long(store))
         with Store.open(path, read_only=True) as store:
-            return asyncio.run(measure(store, long_id))
+            addresses = pages(store)
+        gc.collect()  # what the search for pages has left is not the viewer's
+        with Store.open(path, read_only=True) as store:
+            return asyncio.run(measure(store, addresses, long_id))
 
 
 if __name__ == "__main__":
