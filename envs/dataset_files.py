@@ -107,18 +107,31 @@ def digest(paths: Sequence[Path]) -> str:
     return total.hexdigest()
 
 
-def jsonl(path: Path) -> Iterator[tuple[int, Record]]:
-    """(line from 1, object) of each line. Raises ConfigError."""
+def jsonl(path: Path, faults: list[ConfigError] | None = None) -> Iterator[tuple[int, Record]]:
+    """(line from 1, object) of each line.
+
+    Raises ConfigError for the first line that is no object; where there is a list for faults, it goes there instead
+    and the others follow.
+    """
     with path.open("rb") as file:
         for line, raw in enumerate(file, start=1):
             try:
-                text = raw.decode("utf-8-sig" if line == 1 else "utf-8").strip()
-            except UnicodeDecodeError as error:
-                raise ConfigError(
-                    f"{path}:{line}: not UTF-8 (byte {error.start + 1} of the line); convert it"
-                ) from None
-            if text:
-                yield line, _record(path, line, text)
+                text = _text(path, line, raw)
+                record = _record(path, line, text) if text else None
+            except ConfigError as fault:
+                if faults is None:
+                    raise
+                faults.append(fault)
+            else:
+                if record is not None:
+                    yield line, record
+
+
+def _text(path: Path, line: int, raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8-sig" if line == 1 else "utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}:{line}: not UTF-8 (byte {error.start + 1} of the line); convert it") from None
 
 
 def _record(path: Path, line: int, text: str) -> Record:

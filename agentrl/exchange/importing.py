@@ -215,7 +215,7 @@ class _Reader:
 
     def _check_ids(self, where: str, trajectory: Trajectory) -> None:
         """Ids are kept, so they must be free; what was forked needs what it was forked from."""
-        if not trajectory.id or not trajectory.id.isprintable():
+        if not trajectory.id.isprintable() or trajectory.id[:1] in ("", "-"):  # a dash begins an option
             refuse(where, f"trajectory.id: {trajectory.id!r} can't be typed: give it letters and digits")
         asked = [trajectory.id, *(trajectory.forked_from or ())[:1]]
         known = self.store.known(asked) | (self._ids & set(asked))

@@ -13,6 +13,8 @@ import os
 import secrets
 import shutil
 import tempfile
+import time
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -21,6 +23,8 @@ from agentrl.envs.swe_bench.data import MINI
 from agentrl.envs.swe_bench.task import Source, SweTask
 from agentrl.errors import ConfigError, SandboxError, SandboxFault
 
+DRAFT = ".making-"
+ABANDONED_S = 24 * 3600.0
 WHAT = {"tree": "a folder", "archive": "a tar file", "bundle": "a bundle of git"}
 
 
@@ -127,7 +131,8 @@ def _file_hash(path: str, *signature: int) -> str:
 def _make(source: Source, folder: Path) -> None:
     """Beside its place, then all at once: another process may make the same, and this one may be killed."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".making-"))
+    _sweep(folder.parent)
+    work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=DRAFT))
     try:
         made = work / "made"
         if source.kind == "tree":
@@ -143,6 +148,14 @@ def _make(source: Source, folder: Path) -> None:
         _put(made, folder)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _sweep(folder: Path) -> None:
+    """Away with what processes left that were killed while they made something."""
+    for draft in folder.glob(f"{DRAFT}*"):
+        with suppress(OSError):
+            if time.time() - draft.stat().st_mtime > ABANDONED_S:
+                shutil.rmtree(draft, ignore_errors=True)
 
 
 def _put(made: Path, folder: Path) -> None:

@@ -91,6 +91,7 @@ def whole_lines(tmp_path: Path) -> list[dict[str, Any]]:
         ({"stop_reason": None}, "trajectory.stop_reason: it isn't finished"),
         ({"stop_reason": "tired"}, "trajectory.stop_reason: "),
         ({"id": ""}, "trajectory.id: '' can't be typed"),
+        ({"id": "--db"}, "trajectory.id: '--db' can't be typed"),
         ({"id": "a\x00b"}, r"trajectory.id: 'a\\x00b' can't be typed"),
         ({"forked_from": ["gone", 0]}, "trajectory.forked_from: gone isn't known"),
         ({"artifacts": {"files": {"a": "no base64!"}}}, "Error: .*only what agentrl export wrote"),

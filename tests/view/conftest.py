@@ -53,9 +53,9 @@ async def reader(stranger: httpx.AsyncClient) -> httpx.AsyncClient:
 
 
 @asynccontextmanager
-async def reading(database: str) -> AsyncIterator[httpx.AsyncClient]:
-    """A reader of another database."""
+async def reading(database: str, shown: str | None = None) -> AsyncIterator[httpx.AsyncClient]:
+    """A reader of another database, which pages call `shown`."""
     with Store.open(database, read_only=True) as store:
-        async with client_of(make_app(Viewer(store=store, database=database), TOKEN)) as client:
+        async with client_of(make_app(Viewer(store=store, database=shown or database), TOKEN)) as client:
             await client.get("/", params={"token": TOKEN})
             yield client

@@ -50,9 +50,9 @@ class Stage:
     running: str = ""
 
 
-def set_up(folder: Path, num_steps: int = 3) -> Stage:
-    """Make the database in `folder`, with the runs' folders and a tokenizer."""
-    stage = Stage(database=str(folder / "agentrl.db"))
+def set_up(folder: Path, num_steps: int = 3, database: str | None = None) -> Stage:
+    """Make the database, in `folder` where none is named, with the runs' folders and a tokenizer."""
+    stage = Stage(database=database or str(folder / "agentrl.db"))
     _write_tokenizer(folder / "model")
     with Store.open(stage.database) as store:
         asyncio.run(_fill(stage, store, folder, num_steps))

@@ -55,7 +55,7 @@ def read(path: str | Path, format: str | None = None) -> tuple[list[SweTask], li
     tasks: dict[str, SweTask] = {}
     faults: list[ConfigError] = []
     chosen = _named(format) if format else None
-    for row in rows(where):
+    for row in rows(where, faults):
         try:
             chosen = chosen or recognise(row)
             task = _task(row, chosen)

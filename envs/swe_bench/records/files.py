@@ -19,33 +19,36 @@ from agentrl.errors import ConfigError
 _SPLIT = re.compile(r"(.+?)(-\d+-of-\d+)?\.(jsonl|parquet)")
 
 
-def rows(path: Path) -> Iterator[Row]:
-    """Each record of a file or a folder, in order. Raises ConfigError."""
+def rows(path: Path, faults: list[ConfigError]) -> Iterator[Row]:
+    """Each record of a file or a folder, in order; what is wrong with one that can't be read goes into `faults`.
+
+    Raises ConfigError for a file that can't be read at all.
+    """
     if path.is_dir():
-        yield from _folder(path)
+        yield from _folder(path, faults)
     elif not path.is_file():
         raise ConfigError(
             f"{path}: no file or folder there (looked from {Path.cwd()}). Datasets are never downloaded: get it onto "
             f"this machine as JSON lines, Parquet or a dataset folder, and name that"
         )
     elif path.suffix in _READERS:
-        for line, record in _READERS[path.suffix](path):
+        for line, record in _READERS[path.suffix](path, faults):
             yield Row(where=f"{path}:{line}", values=record, folder=path.parent)
     else:
         raise ConfigError(f"{path}: unknown kind of file; the endings are {', '.join(_READERS)}")
 
 
-def _folder(path: Path) -> Iterator[Row]:
+def _folder(path: Path, faults: list[ConfigError]) -> Iterator[Row]:
     if (path / task_repository.CONFIG).is_file():
-        yield from task_repository.rows(path)
+        yield from task_repository.rows(path, faults)
     elif (path / "dataset_dict.json").is_file():
         splits = _json(path / "dataset_dict.json").get("splits", [])
-        yield from _folder(path / _only(path, {name: [path / name] for name in splits})[0].name)
+        yield from _folder(path / _only(path, {name: [path / name] for name in splits})[0].name, faults)
     elif (path / "state.json").is_file():
         yield from _saved(path)
     else:
         for file in _only(path, _splits(path)):
-            yield from rows(file)
+            yield from rows(file, faults)
 
 
 def _splits(folder: Path) -> dict[str, list[Path]]:
@@ -77,14 +80,18 @@ def _json(path: Path) -> Any:
         raise ConfigError(f"{path}: no JSON: {error}") from None
 
 
-def _list(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _list(path: Path, faults: list[ConfigError]) -> Iterator[tuple[int, dict[str, Any]]]:
     records = _json(path)
-    if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+    if not isinstance(records, list):
         raise ConfigError(f"{path}: write a list of objects, or JSON lines in a file that ends in .jsonl")
-    yield from enumerate(records, start=1)
+    for place, record in enumerate(records, start=1):
+        if isinstance(record, dict):
+            yield place, record
+        else:
+            faults.append(ConfigError(f"{path}:{place}: a {type(record).__name__}, not an object"))
 
 
-def _parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def _parquet(path: Path, faults: list[ConfigError]) -> Iterator[tuple[int, dict[str, Any]]]:
     arrow = _arrow(path)
     try:
         with arrow.parquet.ParquetFile(path) as file:
@@ -124,7 +131,7 @@ def _arrow(path: Path) -> Any:
     return pyarrow
 
 
-_READERS: dict[str, Callable[[Path], Iterator[tuple[int, dict[str, Any]]]]] = {
+_READERS: dict[str, Callable[[Path, list[ConfigError]], Iterator[tuple[int, dict[str, Any]]]]] = {
     ".jsonl": jsonl,
     ".json": _list,
     ".parquet": _parquet,

@@ -26,16 +26,24 @@ FILES = {
 HINTS = "hints.md"
 
 
-def rows(folder: Path) -> Iterator[Row]:
-    """The published tasks by their ids. Raises ConfigError with the file."""
+def rows(folder: Path, faults: list[ConfigError]) -> Iterator[Row]:
+    """The published tasks by their ids; what is wrong with one goes into `faults`, with the file.
+
+    Raises ConfigError where there are none, or nobody can tell which are published.
+    """
     splits = _yaml(folder / CONFIG).get("splits") or ["test"]
     found = sorted(path.parent for path in folder.glob(f"tasks/*/{TASK}"))
     if not found:
         raise ConfigError(f"{folder}: {CONFIG} is there, but no tasks/<id>/{TASK}")
     for task in found:
-        values = _yaml(task / TASK)
-        if values.get("split") in splits:
-            yield Row(where=str(task), values={**values, **_rest(task)}, folder=folder)
+        try:
+            values = _yaml(task / TASK)
+            record = values | _rest(task) if values.get("split") in splits else None
+        except ConfigError as fault:
+            faults.append(fault)
+        else:
+            if record is not None:
+                yield Row(where=str(task), values=record, folder=folder)
 
 
 def _rest(task: Path) -> dict[str, Any]:
@@ -44,7 +52,9 @@ def _rest(task: Path) -> dict[str, Any]:
         tests = json.loads(_text(task / TESTS))
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{task / TESTS}: no JSON: {error}") from None
-    return {key: _text(task / name) for key, name in FILES.items()} | hints | dict(tests)
+    if not isinstance(tests, dict):
+        raise ConfigError(f"{task / TESTS}: write one object, with FAIL_TO_PASS and PASS_TO_PASS")
+    return {key: _text(task / name) for key, name in FILES.items()} | hints | tests
 
 
 def _text(path: Path) -> str:

@@ -182,8 +182,11 @@ def test_a_repository_of_tasks(tmp_path: Path) -> None:
     config.write_text(config.read_text().replace("split: test", "split: deprecated"))
     assert len(records.load(tmp_path / "mini")) == len(records.load(MINI)) - 1 == 11
     (tmp_path / "mini/tasks/agentrl-mini__daybook-14/gold.patch").unlink()
-    with pytest.raises(ConfigError, match=r"daybook-14/gold\.patch: can't be read"):
-        records.load(tmp_path / "mini")
+    (tmp_path / "mini/tasks/agentrl-mini__gridtext-31/tests.json").write_text("[]")
+    kept, faults = records.read(tmp_path / "mini")
+    assert len(kept) == 9
+    assert "daybook-14/gold.patch: can't be read" in str(faults[0])
+    assert "gridtext-31/tests.json: write one object" in str(faults[1])
 
 
 @pytest.mark.parametrize(
@@ -214,6 +217,21 @@ def test_a_record_that_isnt_right_is_left_out_and_the_others_are_not(
     assert "tasks.jsonl:3 (psf__requests-99992): FAIL_TO_PASS" in told[1]
     assert "tasks.jsonl:4" in told[2] and "an earlier task is called" in told[2]
     assert told[3].endswith("3 of 4 records are left out")
+
+
+@pytest.mark.parametrize(
+    "name, text, told",
+    [
+        ("tasks.jsonl", b'{"a": \n%s\n', "tasks.jsonl:1: no JSON"),
+        ("tasks.jsonl", b"\xff\n%s\n", "tasks.jsonl:1: not UTF-8"),
+        ("tasks.json", b"[7, %s]", "tasks.json:1: a int, not an object"),
+    ],
+)
+def test_what_is_no_record_at_all_is_left_out_like_one(name: str, text: bytes, told: str, tmp_path: Path) -> None:
+    path, good = tmp_path / name, values("swe-bench")
+    path.write_bytes(text % json.dumps(good).encode())
+    ((task,), (fault,)) = records.read(path)
+    assert task.id == good["instance_id"] and told in str(fault)
 
 
 def test_an_unknown_kind_lists_the_known_ones(tmp_path: Path) -> None:

@@ -250,3 +250,12 @@ def test_many_make_the_same_at_once(tree: Path, bundle: Path) -> None:
         folders = list(pool.map(sources.folder_of, wanted))
     assert len(set(folders)) == 2
     assert {str(path) for path in sources.cache().iterdir()} == set(folders), "nothing else is left"
+
+
+def test_what_a_killed_process_left_is_swept_and_what_is_being_made_is_not(tree: Path) -> None:
+    old, new = (sources.cache() / f"{sources.DRAFT}{name}" for name in ("old", "new"))
+    for draft in (old, new):
+        (draft / "made").mkdir(parents=True)
+    os.utime(old, (0, 0))
+    sources.folder_of(Source(kind="tree", path=str(tree)))
+    assert new.exists() and not old.exists()
