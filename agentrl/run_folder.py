@@ -62,14 +62,17 @@ class Run:
     """Where the environment's boxes come from."""
     started: float = field(default_factory=time.monotonic)
     phase_seconds: dict[str, float] = field(default_factory=dict)
+    _tasks: dict[str, Sequence[Task]] = field(default_factory=dict)
     _references: dict[str, float] | None = None
 
     def __post_init__(self) -> None:
         self.boxes = Boxes(self.config.sandbox, run=self.id, tell=self.event)
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """Raises ConfigError where the environment has no such tasks."""
-        return load_tasks(self.config, split)
+        """The same ones each time. Raises ConfigError where the environment has no such tasks."""
+        if split not in self._tasks:
+            self._tasks[split] = load_tasks(self.config, split)
+        return self._tasks[split]
 
     def references(self, tasks: Sequence[Task]) -> dict[str, float]:
         """What the environment has to say beside the held-out measure. Raises ConfigError."""

@@ -13,6 +13,7 @@ BENCHMARKS = (
     ["benchmarks.store"],
     ["benchmarks.store_share"],
     ["benchmarks.view"],
+    ["benchmarks.view_browser"],
     ["benchmarks.loop"],
     ["benchmarks.loop", "--concurrency", "4000", "--rollouts", "8000"],
     ["benchmarks.sandbox", "bubblewrap"],

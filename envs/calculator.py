@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import random
 import re
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ from agentrl.types import Artifacts, Grade, Message, Task, ToolCall, Trajectory
 SYSTEM = "Use the calculator, one operation per call. End with: Answer: <number>"
 NAMES = ("Ann", "Bob", "Eve", "Max", "Kim", "Leo")
 THINGS = ("apples", "coins", "books", "cards", "stones")
+OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 WORDS = {
     "+": ("gets {n} more", "finds {n} more"),
     "-": ("gives {n} away", "loses {n}"),
@@ -72,6 +74,26 @@ class Step(NamedTuple):
 
     op: str
     operand: int
+
+
+class Problem(NamedTuple):
+    """What is asked; two with the same words are the same task."""
+
+    question: str
+    first: int
+    steps: tuple[Step, ...]
+
+    @property
+    def split(self) -> str:
+        """By the arithmetic, not by the wording: the same sum in other words is not new."""
+        digest = hashlib.sha256(repr((self.first, list(self.steps))).encode()).digest()
+        return "held_out" if digest[0] < 64 else "train"
+
+    def task(self, id: str) -> Task:
+        messages = [Message(role="system", content=SYSTEM), Message(role="user", content=self.question)]
+        answer = str(_solve(self.first, self.steps))
+        data = {"first": self.first, "steps": [list(step) for step in self.steps], "answer": answer}
+        return Task(env="calculator", id=id, split=self.split, messages=messages, data=data)
 
 
 class Calculator(Environment):
@@ -169,39 +191,33 @@ def _number(text: str) -> Fraction | None:
         return None
 
 
-def _take(tasks: Iterator[Task], split: str, count: int) -> list[Task]:
-    taken: dict[str, Task] = {}
-    for task in islice(tasks, MAX_DRAWS_PER_TASK * count):
-        if task.split == split:
-            taken.setdefault(task.key, task.model_copy(update={"id": f"{split}-{len(taken)}"}))
+def _take(problems: Iterator[Problem], split: str, count: int) -> list[Task]:
+    taken: dict[Problem, None] = {}
+    for problem in islice(problems, MAX_DRAWS_PER_TASK * count):
+        if problem not in taken and problem.split == split:
+            taken[problem] = None
             if len(taken) == count:
-                return list(taken.values())
+                return [problem.task(f"{split}-{place}") for place, problem in enumerate(taken)]
     raise ValueError(
         f"calculator: only {len(taken)} different {split} problems at this level; "
         f"lower env.{split}_tasks or raise env.level or env.max_operand"
     )
 
 
-def _generate(config: CalculatorConfig) -> Iterator[Task]:
-    """An endless seeded stream. The split follows from the problem, so no problem is in both."""
+def _generate(config: CalculatorConfig) -> Iterator[Problem]:
+    """An endless seeded stream."""
     rng = random.Random(f"calculator/{config.task_seed}/{config.level}/{config.max_operand}")
     while True:
         first = rng.randint(1, config.max_operand)
-        steps = [Step(rng.choice("+-*"), rng.randint(1, config.max_operand)) for _ in range(config.level)]
+        steps = tuple(Step(rng.choice("+-*"), rng.randint(1, config.max_operand)) for _ in range(config.level))
         question = _words(rng, first, steps) if rng.random() < 0.5 else _expression(first, steps)
-        # Split by the arithmetic, not by the wording: the same sum in other words is not new.
-        digest = hashlib.sha256(repr((first, steps)).encode()).digest()
-        split = "held_out" if digest[0] < 64 else "train"
-        messages = [Message(role="system", content=SYSTEM), Message(role="user", content=question)]
-        data = {"first": first, "steps": [list(step) for step in steps], "answer": str(_solve(first, steps))}
-        yield Task(env="calculator", id="", split=split, messages=messages, data=data)
+        yield Problem(question, first, steps)
 
 
-def _solve(first: int, steps: Sequence[Step]) -> Fraction:
-    value = Fraction(first)
+def _solve(first: int, steps: Sequence[Step]) -> int:
     for step in steps:
-        value = evaluate(f"{format_number(value)} {step.op} {step.operand}")
-    return value
+        first = OPERATIONS[step.op](first, step.operand)
+    return first
 
 
 def _expression(first: int, steps: Sequence[Step]) -> str:
