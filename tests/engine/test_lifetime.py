@@ -51,8 +51,12 @@ async def test_an_engine_that_was_stopped_lets_go_of_its_model(model: Qwen2ForCa
         served = weakref.ref(engine.loop._manager.model)
     assert served() is not None
     del engine
-    gc.collect()
-    assert served() is None
+    for _ in range(100):  # the thread in which it was stopped drops what it did a moment after that is awaited
+        gc.collect()
+        if served() is None:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"held by {gc.get_referrers(served())}")
 
 
 async def test_a_dead_loop_is_restarted_once(model: Qwen2ForCausalLM, model_folder: Path) -> None:

@@ -21,7 +21,7 @@ from tests.view.conftest import TOKEN
 
 FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 )  # fmt: skip
 
 
@@ -54,7 +54,9 @@ def served(database: str) -> Iterator[str]:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         app = make_app(Viewer(store=store, database="runs/agentrl.db"), TOKEN)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", ws="none"))
+        server = uvicorn.Server(
+            uvicorn.Config(app, log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=5)
+        )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
