@@ -1,8 +1,8 @@
-"""How a trajectory of 200 turns and 100,000 ids opens and scrolls in a real browser, with the tokens of all turns shown.
+"""How a trajectory of 200 turns and 100,000 ids opens and scrolls in a real browser, with all its tokens shown.
 
-The page is opened, "Show the tokens of all turns" is pressed, and the wheel is turned until the end has been reached and
-every id is there. Tokens are loaded where they come into sight, so this is what a reader waits for. A frame is the time
-between two pictures: 17 ms where nothing holds the browser up.
+The page is opened, "Show the tokens of all turns" is pressed, and the wheel is turned until the end has been reached
+and every id is there. Tokens are loaded where they come into sight, so this is what a reader waits for. A frame is the
+time between two pictures: 17 ms where nothing holds the browser up.
 
     python -m benchmarks.view_browser
 

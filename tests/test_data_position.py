@@ -55,9 +55,14 @@ def train_groups(store: Store, run: str) -> list[Group]:
     return [group for group in loaded if group.purpose is Purpose.TRAIN]
 
 
-@pytest.mark.slow
+IN_FLIGHT = ("in flight", AgentLoop, "grade", 1 + 2 * (2 * BATCH) + 4)
+"""A measure, two steps, and some of the third."""
+ACCEPTED = ("accepted, not used", Trainer, "step", 3)
+
+
+@pytest.mark.parametrize("place, owner, name, call", [IN_FLIGHT, pytest.param(*ACCEPTED, marks=pytest.mark.long)])
 async def test_j08_the_order_is_that_of_the_run_that_was_not_stopped(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, place: str, owner: Any, name: str, call: int
 ) -> None:
     whole = await train(config_for(tmp_path / "whole", cache), Silent())
     expected = order(tmp_path / "whole", whole.run)
@@ -66,27 +71,22 @@ async def test_j08_the_order_is_that_of_the_run_that_was_not_stopped(
     assert len(set(flat[:TASKS])) == TASKS, "an epoch holds every task once"
     assert flat[TASKS:] != flat[: STEPS * BATCH - TASKS], "each epoch has an order of its own"
 
-    places: list[tuple[str, Any, str, int]] = [
-        ("in flight", AgentLoop, "grade", 1 + 2 * (2 * BATCH) + 4),  # a measure, two steps, and some of the third
-        ("accepted, not used", Trainer, "step", 3),
-    ]
-    for place, owner, name, call in places:
-        folder = tmp_path / name
-        with monkeypatch.context() as patch:
-            dies_at(patch, owner, name, call, after=False)
-            with pytest.raises((Died, BaseExceptionGroup)):
-                await train(config_for(folder, cache), Silent())
-        with Store.open(folder / "agentrl.db") as store:
-            run = store.runs()[0].id
-            left = [group for group in train_groups(store, run) if group.state is not GroupState.ARCHIVED]
-            kept = {s.trajectory.id for group in left for s in group.samples if s.grade is not None}
-        assert len(left) == BATCH and len(kept) == (3 if place == "in flight" else 2 * BATCH)
-        await resume(config_for(folder, cache), Silent(), run)
-        assert order(folder, run) == expected, place
-        with Store.open(folder / "agentrl.db") as store:
-            again = [store.load_group(group.id) for group in left]
-            assert kept <= {s.trajectory.id for group in again for s in group.samples}, "what was finished is used"
-            assert {group.reissue for group in again} == ({1} if place == "in flight" else {0})
-            used = [use.step for id in kept for use in store.steps_of(id) if not use.abandoned]
-        assert len(used) == len(kept) and len(set(used)) == 1
-        assert audit(folder / "agentrl.db") == []
+    folder = tmp_path / name
+    with monkeypatch.context() as patch:
+        dies_at(patch, owner, name, call, after=False)
+        with pytest.raises((Died, BaseExceptionGroup)):
+            await train(config_for(folder, cache), Silent())
+    with Store.open(folder / "agentrl.db") as store:
+        run = store.runs()[0].id
+        left = [group for group in train_groups(store, run) if group.state is not GroupState.ARCHIVED]
+        kept = {s.trajectory.id for group in left for s in group.samples if s.grade is not None}
+    assert len(left) == BATCH and len(kept) == (3 if place == "in flight" else 2 * BATCH)
+    await resume(config_for(folder, cache), Silent(), run)
+    assert order(folder, run) == expected, place
+    with Store.open(folder / "agentrl.db") as store:
+        again = [store.load_group(group.id) for group in left]
+        assert kept <= {s.trajectory.id for group in again for s in group.samples}, "what was finished is used"
+        assert {group.reissue for group in again} == ({1} if place == "in flight" else {0})
+        used = [use.step for id in kept for use in store.steps_of(id) if not use.abandoned]
+    assert len(used) == len(kept) and len(set(used)) == 1
+    assert audit(folder / "agentrl.db") == []

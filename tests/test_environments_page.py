@@ -30,7 +30,6 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.S)
 
 
-@pytest.mark.slow
 def test_the_commands_run_in_a_fresh_environment(tmp_path: Path) -> None:
     fresh = FreshVenv(tmp_path)
     commands = [shlex.split(line.removeprefix("$ ")) for block in blocks("console") for line in block.splitlines()]

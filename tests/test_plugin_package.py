@@ -36,8 +36,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ["wheel", "editable"])
+@pytest.mark.parametrize("way", ["wheel", pytest.param("editable", marks=pytest.mark.long)])
 def test_k02_a_plugin_trains_from_a_wheel_and_from_its_sources(
     way: str, source: Path, fresh: FreshVenv, tmp_path: Path, cache: Path
 ) -> None:

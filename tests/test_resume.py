@@ -125,7 +125,10 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
+SHORT = ("in the third step's rollouts", "after an update that is not recorded", "in a checkpoint")
+
+
+@pytest.mark.parametrize("place", [pytest.param(p, marks=() if p in SHORT else pytest.mark.long) for p in PLACES])
 async def test_J09_a_resumed_run_equals_the_one_that_was_not_stopped(
     tmp_path: Path, cache: Path, whole: Outcome, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:

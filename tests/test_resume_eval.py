@@ -83,7 +83,6 @@ def kill_in(hook: str, folder: Path, cache: Path) -> Killed:
     return Killed(folder=folder, overrides=overrides, database=database, run=run)
 
 
-@pytest.mark.slow
 def test_j12_after_kill_9_seven_of_ten_are_kept_and_three_are_played(
     tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,7 +127,6 @@ def check_refusals(killed: Killed, capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(killed) == before
 
 
-@pytest.mark.slow
 def test_j12_what_was_played_but_not_graded_is_graded_and_other_weights_are_refused(
     tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -329,13 +329,14 @@ async def test_training_needs_an_engine_of_our_own(tmp_path: Path, cache: Path) 
 
 
 async def test_where_the_model_never_succeeds_the_oracles_samples_tell_it_what_to_leave(tmp_path: Path) -> None:
-    wide = ["limits.max_turns=4", "limits.max_turn_tokens=64", "train.steps=1"]
+    wide = ["limits.max_turns=4", "limits.max_turn_tokens=64", "train.steps=1", "eval.tasks=1", "eval.sampled=false"]
+    wide += ["algorithm.group_size=2"]
     alone = await run_small(tmp_path / "alone", tmp_path, *wide)
     mixed = await run_small(tmp_path / "mixed", tmp_path, *wide, "algorithm.oracle_samples=1")
     assert [step["num_zero_variance_groups"] for step in alone.steps] == [2]
     (step,) = mixed.steps
     assert step["num_zero_variance_groups"] == 0 and step["grad_norm"] > 0
-    assert (step["reward_mean"], step["policy_reward_mean"], step["scripted_rollouts"]) == (0.25, 0.0, 2)
+    assert (step["reward_mean"], step["policy_reward_mean"], step["scripted_rollouts"]) == (0.5, 0.0, 2)
 
     for id in mixed.store.groups_of(mixed.summary.run, step["ordinal"]):
         *sampled, scripted = mixed.store.load_group(id).samples

@@ -29,7 +29,6 @@ def everything(url: str) -> str:
     return repr(records)
 
 
-@pytest.mark.slow
 def test_a_run_on_postgresql_survives_sigkill_and_its_password_is_nowhere(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

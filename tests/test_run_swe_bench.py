@@ -32,7 +32,6 @@ class StopsAfterAStep(Silent):
             raise asyncio.CancelledError
 
 
-@pytest.mark.slow
 async def test_a_run_on_repositories_is_resumed_and_learns_where_only_the_oracle_succeeds(tmp_path: Path) -> None:
     await need_bubblewrap()
     where = [f"runs_dir={tmp_path}", f"model.cache_dir={tmp_path / 'cache'}", "name=it"]

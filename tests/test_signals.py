@@ -24,7 +24,9 @@ def start(arguments: list[str]) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("signal_", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("signal_", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.long)]
+)
 def test_a_stop_signal_leaves_a_run_that_can_be_resumed(tmp_path: Path, signal_: signal.Signals, code: int) -> None:
     options = small_overrides(tmp_path, tmp_path / "cache", "engine=scripted", "train.steps=300", "eval.tasks=2")
     process = start(["train", "--env", "calculator", *options])

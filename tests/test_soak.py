@@ -17,16 +17,14 @@ from tests.postgres import need_postgres
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.slow
 def test_a_run_survives_sigkill(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.soak", "--kills", "4", "--seed", "1", "--folder", str(tmp_path)]
+    command = [sys.executable, "-m", "benchmarks.soak", "--kills", "2", "--seed", "1", "--folder", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=540)
     result = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == 0 and result["ok"], done.stdout + done.stderr
-    assert result["value"]["kills"] >= 4 and result["value"]["trajectories"] > 100
+    assert result["value"]["kills"] >= 2 and result["value"]["trajectories"] > 40
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_the_queue_survives_sigkill_of_its_workers(database: str) -> None:
     if database == "postgresql":
@@ -38,7 +36,6 @@ def test_the_queue_survives_sigkill_of_its_workers(database: str) -> None:
     assert result["value"]["kills"] == 12 and result["value"]["groups"] > 5
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["bubblewrap", "docker"])
 def test_g06_nothing_of_a_killed_run_s_boxes_survives(backend: str) -> None:
     """G06: no process, mount, cgroup, container or file."""

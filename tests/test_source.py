@@ -196,7 +196,7 @@ async def test_J09_a_replay_that_was_killed_goes_on_in_the_same_groups(
         assert list(audit(store.location, run)) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_on_several_ranks_and_with_measures_on_the_way(lived: Lived, capsys: pytest.CaptureFixture[str]) -> None:
     """G1 Two ranks learn what one learnt. An engine is started for the measures alone, and proves each version."""
     many = ["train.ranks=2", "train.device=cpu", "train.steps=1"]

@@ -154,7 +154,6 @@ if sys.argv[2] == "raise":
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("how", "code"), [("return", 0), ("raise", 7)])
 def test_the_interpreter_exits_without_stop(model: Qwen2ForCausalLM, model_folder: Path, how: str, code: int) -> None:
     command = [sys.executable, "-c", EXIT, str(model_folder), how]

@@ -26,6 +26,11 @@ def blocks(language: str) -> list[str]:
 COMMANDS = [line.removeprefix("$ ") for block in blocks("console") for line in block.splitlines()]
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with the page's files."""
@@ -38,8 +43,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def smaller(words: list[str]) -> list[str]:
-    """The same command, only smaller."""
+def smaller(words: list[str], cache: Path) -> list[str]:
+    """The same command, only smaller. `cache`: of models that were warm-started before."""
     counts_tasks = not {"dataset", "code_tests"} & set(words)
     overrides = [override for override in SMALL if counts_tasks or not override.startswith("env.")]
     if "code_tests" in words:  # its prompts are long
@@ -51,13 +56,13 @@ def smaller(words: list[str]) -> list[str]:
             "algorithm.group_size=2",
             "algorithm.groups_per_step=1",
         ]
-    return [*words, *overrides, "runs_dir=runs", "model.cache_dir=cache"]
+    return [*words, *overrides, "runs_dir=runs", f"model.cache_dir={cache}"]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command.split()[1:5]))
-def test_each_command_runs(command: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_command_runs(command: str, place: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = shlex.split(command)[1:]
-    assert main(smaller(words)) == 0
+    assert main(smaller(words, cache)) == 0
     assert capsys.readouterr().out
 
 
@@ -67,10 +72,10 @@ def test_there_are_commands_for_all() -> None:
 
 
 def test_a_run_reports_random_and_optimal_play_and_keeps_turn_rewards(
-    place: Path, capsys: pytest.CaptureFixture[str]
+    place: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["env.id=CliffWalking-v1", "env.unfinished_reward=-100", "name=here"]
-    assert main(smaller(["train", "--env", "gymnasium", *options])) == 0
+    assert main(smaller(["train", "--env", "gymnasium", *options], cache)) == 0
     out = capsys.readouterr().out
     beside = r"random -65374\.\d+, optimal -13"
     assert re.search(rf"held-out after 0 steps, greedy: .* of 5 tasks, reward -1\d\d\.\d+ \({beside}\)", out)
@@ -87,11 +92,11 @@ def test_a_run_reports_random_and_optimal_play_and_keeps_turn_rewards(
     assert rewards and all(json.loads(turns) for (turns,) in rewards)
 
 
-def test_a_data_set_reports_what_was_left_out(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_data_set_reports_what_was_left_out(place: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = (place / "sums.jsonl").read_text()
     (place / "sums.jsonl").write_text(lines + lines)
     words = ["eval", "--env", "dataset", "env.path=sums.jsonl", "env.held_out_fraction=0.3", "env.reward=number"]
-    assert main(smaller(words)) == 0
+    assert main(smaller(words, cache)) == 0
     assert "num_duplicates 10" in capsys.readouterr().out
 
 

@@ -223,7 +223,6 @@ def test_a_folder_that_cannot_be_written_to_is_named(
         assert "Read-only file system; nothing was written" in one_line(capsys)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_j07_a_stop_leaves_the_older_file_and_nothing_else(number: signal.Signals, code: int, tmp_path: Path) -> None:
     one = saying("x" * 20_000)

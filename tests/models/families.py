@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from importlib.metadata import files
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+from agentrl.rollout import renderer as rendering
+from agentrl.rollout.control import TextEncoder
 from agentrl.rollout.renderer import Renderer
 
 TOOL_TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
@@ -171,25 +174,45 @@ def smollm2() -> Any:
 
 def tokenizer(name: str, template: str | None = None) -> Any:
     """The tokenizer of the family that a template is written for; `template` replaces the text of the template."""
-    family = BY_TEMPLATE[name]
+    return _in_its_template(_dressed(BY_TEMPLATE[name]), name, template)
+
+
+def _dressed(family: Family) -> Any:
     dressed = copy.deepcopy(smollm2())
     dressed.add_tokens(list(family.special), special_tokens=True)
     dressed.add_tokens(list(family.added))
+    if family is not BY_TEMPLATE[REAL]:
+        dressed.eos_token = family.eos
+        dressed.bos_token = family.bos
+    return dressed
+
+
+def _in_its_template(dressed: Any, name: str, template: str | None) -> Any:
     if name != REAL:
         dressed.name_or_path = name
         dressed.chat_template = trl_template(name)
-        dressed.eos_token = family.eos
-        dressed.bos_token = family.bos
     if template is not None:
         dressed.chat_template = template
     return dressed
 
 
+_shared = functools.cache(_dressed)
+"""For renderers, which change nothing in it."""
+
+
 @functools.cache
-def renderer(name: str, tool_parser: str = "auto") -> Renderer:
-    made = tokenizer(name)
-    stop_ids = made.convert_tokens_to_ids(list(BY_TEMPLATE[name].stops))
-    return Renderer(made, stop_ids=stop_ids, tool_parser=tool_parser)
+def _encoder(family: Family) -> TextEncoder:
+    """Two copies of a vocabulary take longer than all that is done with them."""
+    return TextEncoder(_shared(family).backend_tokenizer)
+
+
+@functools.cache
+def renderer(name: str, tool_parser: str = "auto", template: str | None = None) -> Renderer:
+    family = BY_TEMPLATE[name]
+    made = _in_its_template(copy.copy(_shared(family)), name, template)
+    stop_ids = made.convert_tokens_to_ids(list(family.stops))
+    with mock.patch.object(rendering, "TextEncoder", lambda backend: _encoder(family)):
+        return Renderer(made, stop_ids=stop_ids, tool_parser=tool_parser)
 
 
 @functools.cache

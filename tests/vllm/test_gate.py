@@ -113,7 +113,7 @@ def metrics(summary: Summary) -> list[dict[str, Any]]:
 
 
 async def test_training_goes_through_a_running_server_and_leaves_it_running(attached: Attached) -> None:
-    """C04: the mode of the logprobs that was found is on record. In the end a server of our own agrees with it."""
+    """C04: the mode of the logprobs that was found is on record."""
     summary = await attached.train("train.learning_rate=1e-3", "train.steps=2", "eval.sampled=true")
     (gate,) = [record for record in metrics(summary) if record["kind"] == "gate"]
     assert gate["logprob_mode"] == "processed"
@@ -126,6 +126,11 @@ async def test_training_goes_through_a_running_server_and_leaves_it_running(atta
     assert {call.version for call in calls} == {0, 1, 2}
     await attached.pair.client.generate([5], SamplingParams(max_tokens=1, temperature=1.0, seed=0), "still-there")
     assert not list(Path(summary.paths["folder"]).glob("weights/*"))  # they went by gloo
+
+
+@pytest.mark.long
+async def test_a_server_of_our_own_measures_what_a_running_one_measured(attached: Attached) -> None:
+    summary = await attached.train("train.learning_rate=1e-3", "eval.sampled=true")
     checkpoint = f"model.path={summary.paths['checkpoint']}"
     own = small_config(attached.folder, attached.folder / "cache", "engine=vllm", checkpoint, "eval.tasks=2")
     again = await evaluate_model(own, Silent())
@@ -239,7 +244,6 @@ print(json.dumps([list(SamplingParams.__struct_fields__), list(CompletionRequest
 """
 
 
-@pytest.mark.slow
 async def test_every_key_that_is_sent_is_one_of_vllms() -> None:
     """vLLM ignores a sampling key that it doesn't know."""
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", FIELDS], capture_output=True, text=True, timeout=600)

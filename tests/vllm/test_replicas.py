@@ -40,7 +40,6 @@ class Killing(Silent):
                 kill_server(name)
 
 
-@pytest.mark.slow
 async def test_a_replica_that_dies_is_done_without_and_comes_back_with_the_next_publish(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
