@@ -120,7 +120,9 @@ def test_gymnasium_keeps_the_contract(id: str, capsys: pytest.CaptureFixture[str
     assert "✗" not in capsys.readouterr().out
 
 
-def test_dataset_keeps_the_contract(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["env.path=sums.jsonl", "env.held_out_fraction=0.3", "env.reward=my_rewards:close"]
+@pytest.mark.parametrize("reward", ["my_rewards:close", "exact", "number", "contains"])
+def test_dataset_keeps_the_contract(reward: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["env.path=sums.jsonl", "env.held_out_fraction=0.3", f"env.reward={reward}"]
     assert main(["env", "check", "dataset", *options]) == 0
-    assert "✗" not in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "✗" not in told and ("✓ attacks don't pay" in told) == (":" not in reward)
