@@ -1,4 +1,4 @@
-"""Fixtures that several parts share, and how two processes share the tests."""
+"""Fixtures that several parts share, and how several processes share the tests."""
 
 from __future__ import annotations
 
