@@ -14,6 +14,8 @@ from agentrl.view.app import make_app
 from agentrl.view.viewer import Viewer
 
 HOST = "127.0.0.1"
+GOODBYE_S = 3
+"""How long Ctrl-C waits for pages that are being sent."""
 
 
 def serve(store: Store, database: str, port: int) -> None:
@@ -24,7 +26,13 @@ def serve(store: Store, database: str, port: int) -> None:
         app = make_app(Viewer(store=store, database=database), token, cookie=f"agentrl_view_{port}")
         print(f"{store.location}, to be read only, at\nhttp://{HOST}:{port}/?token={token}\nCtrl-C ends it", flush=True)
         config = uvicorn.Config(
-            app, log_level="warning", access_log=False, lifespan="off", ws="none", server_header=False
+            app,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            server_header=False,
+            timeout_graceful_shutdown=GOODBYE_S,
         )
         uvicorn.Server(config).run(sockets=[listener])
 

@@ -112,5 +112,5 @@ def test_the_command_serves_until_it_is_stopped(stage: Stage) -> None:
             answer = client.get(address)
             assert answer.status_code == 200 and "token" not in str(answer.url)
             assert client.get(str(answer.url.join(f"/run/{stage.runs[0]}"))).status_code == 200
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 130
+            process.send_signal(signal.SIGINT)  # while the browser keeps its connection
+            assert process.wait(timeout=60) == 130
