@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.cli import main
+from agentrl.envs.swe_bench.log_parsers import foreign
 from agentrl.envs.swe_bench.task import SweTask
 from tests.docker_engine import IMAGE, real_engine
 from tests.envs.swe_bench.small import FILES, swe_task, write
@@ -56,7 +57,10 @@ def validated(folder: Path, *words: str, **tasks: SweTask) -> int:
     return main(["env", "validate", "swe_bench", f"env.path='{path}'", "--repeat", "1", *words])
 
 
-def test_results_from_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_from_a_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(foreign.INTERPRETER, raising=False)
     files = {"sums/__init__.py": FILES["sums/__init__.py"], "sums/core.py": FILES["sums/core.py"]}
     folder = write(tmp_path / "sums", files | {"tests/__init__.py": "", "tests/test_sums.py": UNITTEST})
     task = swe_task(
