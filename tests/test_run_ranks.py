@@ -95,6 +95,7 @@ class NeverGraded(EvenIds):
         raise AssertionError
 
 
+@pytest.mark.long  # in short: tests/train/test_ranks.py
 async def test_a_rank_that_is_killed_while_rollouts_play_ends_the_run(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

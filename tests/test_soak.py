@@ -17,12 +17,13 @@ from tests.postgres import need_postgres
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.long  # in short: tests/test_run_postgresql.py, tests/test_resume.py
 def test_a_run_survives_sigkill(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.soak", "--kills", "2", "--seed", "1", "--folder", str(tmp_path)]
+    command = [sys.executable, "-m", "benchmarks.soak", "--kills", "4", "--seed", "1", "--folder", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=540)
     result = json.loads(done.stdout.splitlines()[-1])
     assert done.returncode == 0 and result["ok"], done.stdout + done.stderr
-    assert result["value"]["kills"] >= 2 and result["value"]["trajectories"] > 40
+    assert result["value"]["kills"] >= 4 and result["value"]["trajectories"] > 100
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])

@@ -178,6 +178,7 @@ async def test_a_full_disk_stops_a_run_by_name_and_it_is_resumed(
         await check_resumed(folder, cache, path, overrides)
 
 
+@pytest.mark.long  # in short: tests/store/test_processes.py, tests/store/test_writer.py
 def test_two_processes_run_on_one_database_at_once(tmp_path: Path, cache: Path) -> None:
     overrides = small_overrides(tmp_path, cache, "train.steps=1", "eval.sampled=false", "algorithm.group_size=2")
     command = [str(Path(sys.executable).parent / "agentrl"), "train", "--env", "calculator", *overrides]
