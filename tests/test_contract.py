@@ -190,7 +190,7 @@ class LeavesATask(Right):
 
 class LeavesAThread(Right):
     async def reset(self, task: Task, ctx: EnvironmentContext) -> list[Message]:
-        threading.Thread(target=time.sleep, args=(8,), name="left-behind", daemon=True).start()
+        threading.Thread(target=time.sleep, args=(60,), name="left-behind", daemon=True).start()
         return task.messages
 
 
