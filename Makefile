@@ -15,8 +15,8 @@ SWEBENCH := $(VENV)/swebench/.installed
 train: $(STAMP)
 	$(BIN)/agentrl train --env calculator
 
-# Two processes share the tests (three take as long), with one thread for each computation. Hundreds of
-# commands are started, so Python's own compiled files are there, whatever the environment says of writing them.
+# Two processes share the tests (three take as long), with one thread for each computation. Hundreds of commands are
+# started, so Python's own compiled files are there, whatever the environment says of writing them.
 test: $(STAMP) $(VLLM) $(SWEBENCH)
 	@scripts/system_deps.sh check
 	@$(BIN)/python -m compileall -q agentrl configs envs sandboxes tests tools

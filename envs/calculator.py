@@ -215,9 +215,10 @@ def _generate(config: CalculatorConfig) -> Iterator[Problem]:
 
 
 def _solve(first: int, steps: Sequence[Step]) -> int:
+    value: int = first
     for step in steps:
-        first = OPERATIONS[step.op](first, step.operand)
-    return first
+        value = OPERATIONS[step.op](value, step.operand)
+    return value
 
 
 def _expression(first: int, steps: Sequence[Step]) -> str:

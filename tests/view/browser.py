@@ -16,6 +16,7 @@ import uvicorn
 
 from agentrl.store import Store
 from agentrl.view.app import make_app
+from agentrl.view.serve import GOODBYE_S
 from agentrl.view.viewer import Viewer
 from tests.view.conftest import TOKEN
 
@@ -55,7 +56,7 @@ def served(database: str) -> Iterator[str]:
         listener.listen()
         app = make_app(Viewer(store=store, database="runs/agentrl.db"), TOKEN)
         server = uvicorn.Server(
-            uvicorn.Config(app, log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=5)
+            uvicorn.Config(app, log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=GOODBYE_S)
         )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
