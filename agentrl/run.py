@@ -244,7 +244,7 @@ async def learn(
     mismatch = await uninterrupted(asyncio.to_thread(trainer.score, rows))
     if run.config.source.name == "live":  # else other weights sampled, and the mismatch is more than noise
         player.noise = np.nanmax([player.noise, mismatch["mismatch_logprob_max"]])
-    measured = measured | advantages.metrics() | mismatch | {"num_dropped_groups": len(groups) - len(usable)}
+    measured = measured | advantages.metrics() | mismatch | _left_out(groups, usable)
     measured |= {"num_row_tokens": sum(len(row.ids) for row in rows if row.live)}
     metrics = await uninterrupted(update(player, step_id, ordinal, rows, measured))
     await asyncio.gather(*(store.queue.archive(group.id) for group in usable if group.run == run.id))
@@ -406,6 +406,12 @@ async def _drop_unmeasured(run: Run, groups: Sequence[Group]) -> list[Group]:
         elif group.run == run.id and group.state is not GroupState.DROPPED:
             await run.store.queue.drop(group.id, f"{num_measured} of {group.size} samples were measured")
     return usable
+
+
+def _left_out(groups: Sequence[Group], usable: Sequence[Group]) -> dict[str, int]:
+    """Dropped groups and unmeasured samples, those of the dropped groups too: AdvantageReport has seen the usable."""
+    num_unmeasured = sum(sample.reward is None for group in groups for sample in group.samples)
+    return {"num_dropped_groups": len(groups) - len(usable), "num_unmeasured": num_unmeasured}
 
 
 def _is_due(done: int, every: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections.abc import Iterator
@@ -290,14 +289,12 @@ async def test_d11_a_constant_reward_makes_visible_steps_without_signal_and_the_
 async def test_d04_unmeasured_rewards_are_left_out_and_counted_and_the_run_goes_on(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    values: Iterator[float | None] = itertools.cycle([None, math.nan, 1.0, 0.0])
-
     class Mixed(EvenIds):
         @classmethod
         async def grade(
             cls, task: Task, trajectory: Trajectory, artifacts: Artifacts, ctx: EnvironmentContext
         ) -> Grade:
-            return Grade(reward=next(values))
+            return Grade(reward=(None, math.nan, 1.0, 0.0)[trajectory.sample])
 
     use(monkeypatch, Mixed)
     done = await run_small(tmp_path, cache, "algorithm.groups_per_step=4")
@@ -319,6 +316,7 @@ async def test_D02_a_group_with_one_survivor_is_dropped_whole(
     use(monkeypatch, OneMeasured)
     done = await run_small(tmp_path, cache, "train.steps=1")
     assert done.steps[0]["num_dropped_groups"] == 2 and done.steps[0]["num_updates"] == 0
+    assert done.steps[0]["num_unmeasured"] == sum(done.steps[0]["unmeasured_reasons"].values()) == 6
     groups = done.store.queue.groups(done.summary.run, states=[GroupState.DROPPED])
     assert len(groups) == 2
 
