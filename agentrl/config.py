@@ -17,6 +17,7 @@ from pydantic import (
     Field,
     SerializeAsAny,
     ValidationError,
+    ValidationInfo,
     model_serializer,
     model_validator,
 )
@@ -25,7 +26,7 @@ from agentrl import plugins
 from agentrl.config_sandbox import SandboxConfig
 from agentrl.config_servers import ChatConfig, EngineConfig, Section, SyncConfig
 from agentrl.config_tasks import TasksConfig
-from agentrl.environment import EnvironmentConfig
+from agentrl.environment import FOR_REPLAY, EnvironmentConfig
 from agentrl.urls import PASSWORD, hide_passwords
 
 
@@ -275,12 +276,12 @@ class EnvSelection(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _from_flat(cls, value: Any) -> Any:
+    def _from_flat(cls, value: Any, info: ValidationInfo) -> Any:
         if not isinstance(value, dict) or "options" in value:
             return value
         flat = dict(value)
         name = flat.pop("name")
-        return {"name": name, "options": plugins.environment(name).Config.model_validate(flat)}
+        return {"name": name, "options": plugins.environment(name).Config.model_validate(flat, context=info.context)}
 
     @model_serializer
     def _to_flat(self) -> dict[str, Any]:
@@ -350,8 +351,10 @@ class RunConfig(Section):
         return self
 
     @classmethod
-    def of_stored(cls, stored: dict[str, Any], database: str) -> RunConfig:
+    def of_stored(cls, stored: dict[str, Any], database: str, *, for_replay: bool = False) -> RunConfig:
         """The config in a run's record, which was found in `database`, without what else is kept there.
+
+        `for_replay`: the files that it names may be gone or have changed by now.
 
         Raises ValidationError where another version of agentrl, or of the environment, wrote it in another way.
         """
@@ -359,7 +362,7 @@ class RunConfig(Section):
         config = {name: value for name, value in stored.items() if name not in others}
         config["store"] = config.get("store", {}) | {"url": database}
         config["engine"] = _engine_of_today(config.get("engine", {}))
-        return cls.model_validate(config)
+        return cls.model_validate(config, context=FOR_REPLAY if for_replay else None)
 
     @property
     def database(self) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from pydantic import model_validator
+from pydantic import ValidationInfo, model_validator
 
 from agentrl.config_servers import Section
+from agentrl.environment import needs_files
 
 
 class TasksConfig(Section):
@@ -19,7 +20,9 @@ class TasksConfig(Section):
     """Of that list. Filled in at start and stored with the run, so that a changed list is noticed on resume."""
 
     @model_validator(mode="after")
-    def _fingerprint(self) -> TasksConfig:
+    def _fingerprint(self, info: ValidationInfo) -> TasksConfig:
+        if not needs_files(info):
+            return self
         try:
             content = None if self.exclude is None else Path(self.exclude).expanduser().read_bytes()
         except OSError as error:

@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationInfo
 
 from agentrl.sandbox import Sandbox, SandboxSpec
 from agentrl.tool import Tool, ToolResult
@@ -64,9 +64,21 @@ async def no_chat(agent: str, messages: list[Message]) -> Message:
 
 
 class EnvironmentConfig(BaseModel):
-    """Base of an environment's options. Each field is a key `env.<field>` on the command line."""
+    """Base of an environment's options. Each field is a key `env.<field>` on the command line.
+
+    A validator that looks at files asks `needs_files` first.
+    """
 
     model_config = ConfigDict(extra="forbid")
+
+
+FOR_REPLAY = {"for_replay": True}
+"""The context in which a stored run's config is validated to replay it."""
+
+
+def needs_files(info: ValidationInfo) -> bool:
+    """Must the files that a config names be there, and be the same? Not for a replay: each task is in the database."""
+    return not (info.context or {}).get("for_replay")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

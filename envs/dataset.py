@@ -46,11 +46,6 @@ class DatasetConfig(FilesConfig):
     system: str | None = None
     """System message where an example has none of its own."""
 
-    @property
-    def paths(self) -> list[Path]:
-        """The files."""
-        return [Path(path).expanduser() for path in (self.path, self.held_out_path) if path]
-
 
 class Splits(NamedTuple):
     """All tasks of a config."""

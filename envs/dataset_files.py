@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from pydantic import JsonValue, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic import JsonValue, TypeAdapter, ValidationError, ValidationInfo, field_validator, model_validator
 
-from agentrl.environment import EnvironmentConfig
+from agentrl.environment import EnvironmentConfig, needs_files
 from agentrl.errors import ConfigError
 from agentrl.types import Message
 
@@ -25,30 +26,39 @@ Record = dict[str, Any]
 class FilesConfig(EnvironmentConfig):
     """Base of the options of environments whose tasks are in files."""
 
+    takes_folders: ClassVar[bool] = False
     path: str | None = None
     sha256: str | None = None
     """Of the files. Filled in at start and stored with the run, so that a changed file is noticed on resume."""
 
     @property
     def paths(self) -> list[Path]:
-        """The files."""
-        return [Path(self.path).expanduser()] if self.path else []
+        """The files, or folders of files."""
+        named = (self.path, getattr(self, "held_out_path", None))
+        return [Path(path).expanduser() for path in named if path]
 
     @field_validator("path", "held_out_path", check_fields=False)
     @classmethod
-    def _is_there(cls, path: str | None) -> str | None:
-        if path is not None and not Path(path).expanduser().is_file():
-            raise ValueError(f"no file there (looked from {Path.cwd()})")
-        return path
+    def _is_there(cls, path: str | None, info: ValidationInfo) -> str | None:
+        if path is None or not needs_files(info):
+            return path
+        where = Path(path).expanduser()
+        if where.is_file() or (cls.takes_folders and where.is_dir()):
+            return path
+        kind = "file or folder" if cls.takes_folders else "file"
+        raise ValueError(f"no {kind} there (looked from {Path.cwd()}); data are never downloaded, so get them first")
 
     @model_validator(mode="after")
-    def _fingerprint(self) -> Self:
+    def _fingerprint(self, info: ValidationInfo) -> Self:
+        if not needs_files(info):
+            return self
         try:
-            found = digest(self.paths) if self.path else None
+            found = digest(self.paths) if self.paths else None
         except OSError as error:
             raise ValueError(f"can't read {error.filename}: {error.strerror}") from None
         if self.sha256 is not None and self.sha256 != found:
-            raise ValueError(f"{self.path} holds other data than env.sha256 says; leave that out to take it as it is")
+            names = " and ".join(map(str, self.paths)) or "what comes along"
+            raise ValueError(f"{names}: other data than env.sha256 says; leave that out to take them as they are")
         self.sha256 = found
         return self
 
@@ -99,12 +109,22 @@ def read(path: Path, *, prompt: str | None, answer: str | None, others: Sequence
 
 
 def digest(paths: Sequence[Path]) -> str:
-    """Hash of the files' bytes. Raises OSError."""
+    """Hash of the files' bytes, of folders also their names; what begins with a dot is no data. Raises OSError."""
     total = hashlib.sha256()
     for path in paths:
-        with path.open("rb") as file:
-            total.update(hashlib.file_digest(file, "sha256").digest())
+        for file in _files_below(path) if path.is_dir() else [path]:
+            if file != path:
+                total.update(f"{file.relative_to(path)}\0".encode("utf-8", "surrogateescape"))
+            with file.open("rb") as content:
+                total.update(hashlib.file_digest(content, "sha256").digest())
     return total.hexdigest()
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        files = (Path(place, name) for name in sorted(names) if not name.startswith("."))
+        yield from (file for file in files if file.is_file())
 
 
 def jsonl(path: Path, faults: list[ConfigError] | None = None) -> Iterator[tuple[int, Record]]:

@@ -75,7 +75,7 @@ def config_of(run: RunRecord, database: str) -> RunConfig:
     if run.config.get("command") == "import":
         raise ReplayError(f"run {run.id} was imported from {run.config['file']}: no environment played it here")
     with fitting(run):
-        return RunConfig.of_stored(run.config, database)
+        return RunConfig.of_stored(run.config, database, for_replay=True)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from agentrl.environment import Attack, Environment, EnvironmentConfig, EnvironmentContext, Oracle, StepResult, scripted
+from agentrl.envs.dataset_files import FilesConfig
 from agentrl.envs.splits import of_split, split_of
 from agentrl.envs.swe_bench import records, sources
 from agentrl.envs.swe_bench.attacks import attacks_on
@@ -61,9 +62,10 @@ WITHOUT_IMAGE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 """What happens to be installed on this machine has no say in how tests run."""
 
 
-class SweBenchConfig(EnvironmentConfig):
+class SweBenchConfig(FilesConfig):
     """Options of the swe_bench environment."""
 
+    takes_folders = True
     path: str | None = None
     """JSONL, Parquet or a dataset's folder; None: the tasks that come along."""
     format: str | None = None

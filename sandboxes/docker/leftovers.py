@@ -59,9 +59,10 @@ async def remove_own(engine: Engine, run: str) -> None:
 async def _remove(engine: Engine, container: str, run: str) -> bool:
     for number in range(1, NUM_TRIES + 1):
         try:
-            await engine.call(lambda client: remove(client, container))
-            LOGGER.info("removed container %.12s, which run %s left", container, run)
-            return True
+            was_there = await engine.call(lambda client: remove(client, container))
+            if was_there:
+                LOGGER.info("removed container %.12s, which run %s left", container, run)
+            return was_there
         except SandboxError as error:
             LOGGER.warning(
                 "container %.12s of run %s can't be removed, try %d of %d: %s", container, run, number, NUM_TRIES, error
@@ -69,8 +70,11 @@ async def _remove(engine: Engine, container: str, run: str) -> bool:
     return False
 
 
-def remove(client: APIClient, container: str) -> None:
-    """Kill it and take it away; back when it is gone, whoever does it."""
+def remove(client: APIClient, container: str) -> bool:
+    """Kill it and take it away; back when it is gone, whoever does it. Was it there?
+
+    An engine may list for ever what isn't there any more.
+    """
     from docker.errors import APIError
 
     try:
@@ -78,8 +82,11 @@ def remove(client: APIClient, container: str) -> None:
     except APIError as error:
         if error.status_code == 409:  # the engine is at it
             _wait_until_gone(client, container)
-        elif error.status_code != 404:
+        elif error.status_code == 404:
+            return False
+        else:
             raise
+    return True
 
 
 def _wait_until_gone(client: APIClient, container: str) -> None:

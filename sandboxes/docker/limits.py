@@ -51,7 +51,6 @@ def host_config(
         nano_cpus=int(spec.cpus * 1e9),
         read_only=not spec.writable_root,
         tmpfs=_tmpfs(spec, base_bytes, volumes),
-        shm_size=int(disk_bytes(spec) * SHARED_MEMORY_SHARE),
         sysctls=SYSCTLS,
         ulimits=[{"Name": "core", "Soft": 0, "Hard": 0}],
         log_config={"Type": "none"},
@@ -69,13 +68,15 @@ def disk_bytes(spec: SandboxSpec) -> int:
 
 def _tmpfs(spec: SandboxSpec, base_bytes: int, volumes: Sequence[str]) -> dict[str, str]:
     size = disk_bytes(spec)
-    if (
-        spec.writable_root
-    ):  # its volumes hold what the image has there, and have no more of a bound than its other files
-        return {"/tmp": _mount(size * (1 - SHARED_MEMORY_SHARE), "mode=1777")}
+    # The engine's own mount here has room for as many empty files as fill the memory.
+    shared = {"/dev/shm": _mount(size * SHARED_MEMORY_SHARE, "mode=1777,noexec")}
+    if spec.writable_root:
+        # Its volumes hold what the image has there, and have no more of a bound than its other files.
+        return {**shared, "/tmp": _mount(size * (1 - SHARED_MEMORY_SHARE), "mode=1777")}
     rest = size * (1 - SHARED_MEMORY_SHARE - TMP_SHARE) + base_bytes
     for_all = {"/tmp", *map(normpath, volumes)} - {normpath(spec.workdir), "/dev/shm"}
     return {
+        **shared,
         **dict.fromkeys(sorted(for_all), _mount(size * TMP_SHARE / len(for_all), "mode=1777")),
         spec.workdir: _mount(rest, f"mode=0755,uid={spec.user},gid={spec.user}"),
     }

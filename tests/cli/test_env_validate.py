@@ -129,6 +129,9 @@ def test_a_list_that_is_none_or_of_other_tasks_is_refused(monkeypatch: pytest.Mo
     file.write_text("")
     with pytest.raises(ValueError, match="another list than exclude_sha256 says"):
         load_config("toy").of_stored(stored, "x.db")
+    file.unlink()
+    replayed = load_config("toy").of_stored(stored, "x.db", for_replay=True)
+    assert replayed.tasks.model_dump() == stored["tasks"]
 
 
 async def test_a_run_skips_the_list_and_says_how_many(tmp_path: Path) -> None:

@@ -33,9 +33,12 @@ def test_the_included_environments_are_replayed_equal(
     assert main(["sft", *config]) == 0 and main(["rollout", "-n", "2", *config]) == 0
     with Store.open("runs/agentrl.db") as store:
         played = [store.load_trajectory(one.id) for one in store.find_trajectories()]
+    (tmp_path / "sums.jsonl").unlink()  # each task is in the database
     samplers = {turn.sampler for trajectory in played for turn in trajectory.turns}
     assert samplers == {Sampler.SCRIPTED, Sampler.ENGINE} and len(played) == 8
     for trajectory in played:
         capsys.readouterr()
         assert main(["replay", trajectory.id, "--env"]) == 0
         assert f"equal: {len(trajectory.turns)} replies" in capsys.readouterr().out
+        assert main(["replay", trajectory.id, "--regrade"]) == 0
+        assert "equal to the one before" in capsys.readouterr().out

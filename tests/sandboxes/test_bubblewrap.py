@@ -16,7 +16,8 @@ import pytest
 import agentrl
 from agentrl.errors import SandboxError, SandboxFault
 from agentrl.sandbox import SandboxSpec
-from agentrl.sandboxes.bubblewrap import BubblewrapBackend, BubblewrapOptions
+from agentrl.sandboxes.bubblewrap import BubblewrapBackend, BubblewrapOptions, backend
+from agentrl.sandboxes.channel.program import program
 
 THREE_BOXES = """
 import asyncio, sys
@@ -224,6 +225,22 @@ async def test_a_machine_that_forbids_namespaces_is_told_the_remedy(
     (missing,) = (await bubblewrap.preflight()).missing
     assert "No permissions to create new namespace" in missing and "--cap-add SYS_ADMIN" in missing
     assert missing.isprintable() and not cgroups("test")
+
+
+async def test_what_can_not_be_found_fast_enough_dies_with_everything_in_the_box(
+    bubblewrap: BubblewrapBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a fork bomb whose supervisor gets no processor time: here no search ends in time."""
+    hurried = program().replace("STOP_S = 1.0", "STOP_S = 0.0")
+    assert hurried != program()
+    monkeypatch.setattr(backend, "program", lambda: hurried)
+    box = await bubblewrap.start(SandboxSpec())
+    session = await box.session()
+    await session.run("sleep 3147.5 &", timeout_s=20)
+    assert (await box.exec("setsid sleep 3147.5 & sleep 3147.5", timeout_s=0.5)).timed_out
+    left = await box.exec("cat /proc/[0-9]*/cmdline | tr '\\0' ' '; set -- /proc/[0-9]*; echo $#", timeout_s=20)
+    assert "3147.5" not in left.text and left.exit_code == 0
+    assert (await session.run("echo again", timeout_s=20)).text == "again\n"
 
 
 async def test_a_command_cannot_slow_down_the_server_of_its_box(bubblewrap: BubblewrapBackend) -> None:

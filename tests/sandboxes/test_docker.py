@@ -91,8 +91,8 @@ async def test_whatever_fills_up_the_box_goes_on(backend: DockerBackend) -> None
     box = await backend.start(SPEC)
     fill = """
     for folder in /tmp . /dev/shm; do
-        dd if=/dev/zero of=$folder/big bs=1M
         python3 -c "for n in range(10**6): open('$folder/%d' % n, 'x').close()"
+        dd if=/dev/zero of=$folder/0 bs=1M
     done
     python3 -c "import ctypes, itertools; c = ctypes.CDLL(None); [c.shmget(n, 1 << 24, 0o1600) for n in range(1, 99)]"
     python3 -c "import ctypes; c = ctypes.CDLL(None); [c.semget(n, 200, 0o1600) for n in range(1, 9999)]"
@@ -101,7 +101,7 @@ async def test_whatever_fills_up_the_box_goes_on(backend: DockerBackend) -> None
     sleep 1
     """
     await box.exec(["bash", "-c", fill], timeout_s=60)
-    assert await says(box, "echo still here") == "still here"
+    assert await says(box, "python3 -c 'x = bytearray(20 * 2**20); print(len(x))'") == str(20 * 2**20)
 
 
 async def test_a_box_that_never_gets_ready_g05(engine: docker.APIClient, backend: DockerBackend) -> None:

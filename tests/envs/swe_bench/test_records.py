@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from agentrl.cli.compose import load_config
+from agentrl.config import RunConfig
 from agentrl.envs.swe_bench import log_parsers, records
 from agentrl.envs.swe_bench.data import MINI
 from agentrl.envs.swe_bench.task import SweTask
@@ -42,6 +44,24 @@ def refused(path: Path, *rows: dict[str, Any], format: str | None = None) -> str
     with pytest.raises(ConfigError) as error:
         records.load(written(path / "tasks.jsonl", *rows), format)
     return str(error.value)
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_other_data_than_a_run_had_are_refused_when_it_is_resumed(is_folder: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    file = written(folder / "train.jsonl", values("swe-bench"))
+    config = load_config("swe_bench", [f"env.path={folder if is_folder else file}"])
+    (folder / ".lock").write_text("what a tool left here is no data")
+    stored = config.public()
+    assert RunConfig.of_stored(stored, "x.db").env == config.env and stored["env"]["sha256"]
+    written(file, values("swe-bench", 1))
+    with pytest.raises(ValueError, match=r"data.*: other data than env\.sha256 says"):
+        RunConfig.of_stored(stored, "x.db")
+    shutil.rmtree(folder)
+    with pytest.raises(ValueError, match="no file or folder there"):
+        RunConfig.of_stored(stored, "x.db")
+    assert RunConfig.of_stored(stored, "x.db", for_replay=True).env == config.env
 
 
 def test_swe_bench() -> None:
