@@ -33,7 +33,11 @@ def test_it_trains_on_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert main([*shlex.split(command), *SMALLER]) == 0
 
 
-def test_there_are_commands_for_all_and_their_overrides_are_right() -> None:
+def test_there_are_commands_for_all_and_their_overrides_are_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tasks.jsonl").touch()
     assert {" ".join(command.split()[:2]) for command in COMMANDS} == {"train --env", "env check", "env validate"}
     for command in COMMANDS:
         load_config("swe_bench", [word for word in shlex.split(command) if "=" in word])
