@@ -27,12 +27,15 @@ from agentrl.config import EnvSelection, RunConfig, fault_text
 from agentrl.errors import ConfigError
 
 GROUPS = ("model", "engine", "sandbox", "source")
+NAMES_OF_RUNS = ("name", "source.runs", "sft.run")
+NUMBER = re.compile(r"(^|[\[,]\s*)(\d[\d_.]*(?:e\d+)?)(?=\s*(?:[\],]|$))", re.I)
+"""A value, or one of a list, that looks like one."""
 
 
 def load_config(env: str, overrides: Sequence[str] = ()) -> RunConfig:
     """The config of environment `env` with `key=value` overrides. Raises ConfigError."""
     schema = _schema(env)
-    overrides = list(map(_with_runs_quoted, overrides))
+    overrides = list(map(_with_names_quoted, overrides))
     parsed = _parse(overrides)
     for override in parsed:
         _check_key(override, schema)
@@ -60,12 +63,12 @@ def _schema(env: str) -> dict[str, Any]:
     return RunConfig(env=selection).model_dump(mode="json")
 
 
-def _with_runs_quoted(override: str) -> str:
-    """Hydra would read a run's id such as 12345678e901 as a number."""
+def _with_names_quoted(override: str) -> str:
+    """Hydra would read a run's id such as 239538133059 or 12345678e901 as a number."""
     key, _, value = override.partition("=")
-    if key != "source.runs" or re.search(r"['\"]", value):
+    if key not in NAMES_OF_RUNS or re.search(r"['\"]", value):
         return override
-    return f"{key}=" + re.sub(r"[^\[\],\s]+", r"'\g<0>'", value)
+    return f"{key}=" + NUMBER.sub(r"\1'\2'", value)
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:

@@ -58,6 +58,14 @@ def test_a_run_is_named_by_text_whatever_it_looks_like(given: str, runs: list[st
     assert load_config("calculator", ["source=replay", f"source.runs={given}"]).source.runs == runs
 
 
+@pytest.mark.parametrize(
+    "text", ["239538133059", "012345678901", "12345678e901", "20261130", "1.5", "a 5", "demo", "null"]
+)
+def test_a_name_is_text_whatever_it_looks_like(text: str) -> None:
+    named = load_config("calculator", [f"name={text}", f"sft.run={text}"])
+    assert named.name == named.sft.run == (None if text == "null" else text)
+
+
 @pytest.mark.parametrize(("name", "meant"), [("calculater", "calculator"), ("swe_bensh", "swe_bench")])
 def test_K01_an_unknown_environment_lists_the_known(name: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--env", name]) == 2
