@@ -409,7 +409,7 @@ async def _drop_unmeasured(run: Run, groups: Sequence[Group]) -> list[Group]:
 
 
 def _left_out(groups: Sequence[Group], usable: Sequence[Group]) -> dict[str, int]:
-    """Dropped groups and unmeasured samples, those of the dropped groups too: AdvantageReport has seen the usable."""
+    """How many groups were dropped, and how many samples weren't measured, those of dropped groups too."""
     num_unmeasured = sum(sample.reward is None for group in groups for sample in group.samples)
     return {"num_dropped_groups": len(groups) - len(usable), "num_unmeasured": num_unmeasured}
 

@@ -57,20 +57,18 @@ class AdvantageReport:
     """By group, why it has no signal; groups with a signal are absent."""
 
     def metrics(self) -> dict[str, float]:
-        """The numbers to log."""
+        """The numbers to log; how much was left out is counted by who may have left out groups before."""
         return {
             "reward_mean": self.reward_mean,
             "reward_std": self.reward_std,
             "reward_min": self.reward_min,
             "reward_max": self.reward_max,
             "num_groups": self.num_groups,
-            "num_dropped_groups": self.num_dropped_groups,
             "num_zero_variance_groups": self.num_zero_variance_groups,
             "zero_variance_share": self._share(self.num_zero_variance_groups),
             "all_zero_share": self._share(self.num_all_zero_groups),
             "all_one_share": self._share(self.num_all_one_groups),
             "num_trajectories": self.num_trajectories,
-            "num_unmeasured": self.num_unmeasured,
         }
 
     def _share(self, num_groups: int) -> float:

@@ -139,8 +139,10 @@ class Server:
         until = time.monotonic() + KILL_S
         while was_killed and kill_descendants(os.getpid(), self.trees) and time.monotonic() < until:
             time.sleep(0.001)
+        # What forks faster than we find it: one call meets all, other commands too. Only as the first process of a
+        # namespace: elsewhere it would meet the whole machine.
         if was_killed and os.getpid() == 1 and descendants(1, self.trees):
-            os.kill(-1, signal.SIGKILL)  # it forks faster than we find it; one call meets all, other commands too
+            os.kill(-1, signal.SIGKILL)
         self.has_strays = (was_killed or self.has_strays) and bool(descendants(os.getpid(), self.trees))
         self._reap_strays()
 
